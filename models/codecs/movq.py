@@ -3,27 +3,58 @@
 The network is one for videos: it reads an image as four equal frames, and draws four, of which the
 first is the image. Only its convolutions over time see the four; those in the plane, which take
 the memory and the time, see one.
+
+transformers' checkpoints hold its weights among their own. The authors publish them apart:
+BAAI/Emu3-VisionTokenizer, looked for in the folder `Emu3-VisionTokenizer` next to the checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from models.codecs.movq_files import movq_entries, movq_weights
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_files import VqganFiles
 from models.files.entries import require_values
-from models.files.gather import all_of, shape_faults
+from models.files.gather import renamed, shape_faults
 from models.files.network import refuse_faults
+from models.files.weights import folder_shapes, naming, weight_files
+from support.json_files import read_object
 
 if TYPE_CHECKING:
     from transformers import Emu3VQVAE
 
+APART = "Emu3-VisionTokenizer"
+_PREFIXES = ("model.vqmodel.", "vqmodel.")  # of today's transformers, and of the public files
+# the authors' entries of config.json -> transformers'
+_ENTRIES = {
+    "codebook_size": "codebook_size",
+    "embed_dim": "embed_dim",
+    "z_channels": "latent_channels",
+    "double_z": "double_latent",
+    "in_channels": "in_channels",
+    "out_channels": "out_channels",
+    "temporal_downsample_factor": "temporal_downsample_factor",
+    "ch": "base_channels",
+    "ch_mult": "channel_multiplier",
+    "num_res_blocks": "num_res_blocks",
+    "attn_resolutions": "attn_resolutions",
+}
+# the authors' keys -> transformers'
+_RENAMES = (
+    (r"\.mid\.attn_1\.norm\.", ".mid.attn_norm."),
+    (r"\.attn\.(\d+)\.norm\.", r".attn_norms.\1."),
+    (r"\.([qkv])\.(weight|bias)$", r".\1_proj.\2"),
+    (r"\.proj_out\.", ".out_proj."),
+    (r"^(\w+)\.(down|up)\.", r"\1.\2_block.\2."),
+    (r"^(\w+)\.mid\.", r"\1.middle_block."),
+)
 _SIDE = 720  # pixels of the usual image
 _COUNTER = "num_batches_tracked"  # a training statistic of the batch norms
 _BUILT = {
@@ -80,37 +111,81 @@ def movq_sizes(given: object) -> VqganConfig:
         raise ValueError(f"config.json: vq_config: {why}") from error
 
 
-def load_movq(folder: Path, config: Mapping[str, object], device: torch.device) -> MoVQ:
-    """Load the codec in fp32 from a checkpoint's weights.
+@dataclass(frozen=True)
+class MovqFiles(VqganFiles):
+    """The weights of Emu3's codec."""
+
+    entries: dict = field(default_factory=dict)  # of transformers' configuration
+    apart: bool = False  # in the authors' layout
+
+    def build(self) -> Emu3VQVAE:
+        from transformers import Emu3VQVAE, Emu3VQVAEConfig
+
+        with torch.device("meta"):
+            model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
+        built = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+        stored, expected = map(_compared, (self.shapes(), built))
+        refuse_faults(shape_faults(stored, expected), self.source)
+        return model
+
+    def load(self, device: torch.device | str = "cpu") -> MoVQ:
+        model, stored = self.build(), self.tensors()
+        state = {
+            key: torch.tensor(0)
+            if key.endswith(_COUNTER)
+            else stored[key].reshape(value.shape).to(torch.float32, copy=True)
+            for key, value in model.state_dict().items()
+        }
+        model.load_state_dict(state, assign=True)
+        _take_one_frame(model)
+        return MoVQ(model.to(device), self.config, source=self.source)
+
+    def own_name(self, key: str) -> str:
+        return renamed(key, _RENAMES) if self.apart else key
+
+
+def _compared(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return shapes without statistics; matrices may be 1 x 1 convolutions, as the authors have."""
+    return {
+        key: shape[:2] if shape[2:] == (1, 1) else shape
+        for key, shape in shapes.items()
+        if not key.endswith(_COUNTER)
+    }
+
+
+def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
+    """Return the weights of a checkpoint's codec.
 
     Args:
         folder: the checkpoint's.
         config: its config.json.
-        device: where the network goes.
 
     Raises:
-        ValueError: naming the folder and every key that does not fit, or the damaged file.
+        ValueError: naming the checkpoint without a codec, or a file or entry that cannot be used.
     """
-    from transformers import Emu3VQVAE, Emu3VQVAEConfig
-
-    entries, (source, stored) = all_of(
-        lambda: movq_entries(folder, config), lambda: movq_weights(folder)
+    keys, home = folder_shapes(folder), folder.absolute().parent / APART
+    prefix = next((one for one in _PREFIXES if any(key.startswith(one) for key in keys)), None)
+    if prefix is None and not home.is_dir():
+        raise ValueError(
+            f"{folder}: no image codec among the weights (keys vqmodel.*, as BAAI/Emu3-Gen-hf has "
+            f"them) and no folder {home}: `hf download BAAI/{APART}` with --local-dir brings it"
+        )
+    apart = prefix is None
+    entries = config.get("vq_config")
+    if apart and "vq_config" not in config:
+        codec = read_object(home / "config.json")
+        entries = {theirs: codec[ours] for ours, theirs in _ENTRIES.items() if ours in codec}
+        widths = entries.get("channel_multiplier", (1, 2, 2, 4))
+        entries["hidden_size"] = entries.get("base_channels", 256) * widths[-1]
+    entries = entries if isinstance(entries, dict) else {}
+    with naming(folder):
+        sizes = movq_sizes(entries)
+    source, paths = (
+        (str(home), weight_files(home))
+        if apart
+        else (f"{folder}, weights vqmodel.*", weight_files(folder))
     )
-    sizes = movq_sizes(entries)
-    with torch.device("meta"):  # no memory for weights that the file's replace
-        model = Emu3VQVAE(Emu3VQVAEConfig(**entries))
-    shapes, expected = (
-        {key: tuple(value.shape) for key, value in weights.items() if not key.endswith(_COUNTER)}
-        for weights in (stored, model.state_dict())
-    )
-    refuse_faults(shape_faults(shapes, expected), source)
-    state = {
-        key: torch.tensor(0) if key.endswith(_COUNTER) else stored[key].to(torch.float32, copy=True)
-        for key in model.state_dict()
-    }
-    model.load_state_dict(state, assign=True)
-    _take_one_frame(model)
-    return MoVQ(model.to(device), sizes, source=source)
+    return MovqFiles(source, paths, sizes, prefix or "", entries=entries, apart=apart)
 
 
 def _take_one_frame(model: Emu3VQVAE) -> None:

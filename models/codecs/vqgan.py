@@ -1,13 +1,8 @@
-"""VQGAN of the public taming-layout files (Chameleon, Anole, the tiny model): pixels <-> codes.
-
-A folder holds `vqgan.yaml` (model.params: ddconfig, n_embed, embed_dim) and the weights, in
-`vqgan.safetensors` or `vqgan.ckpt`.
-"""
+"""VQGANs (arXiv 2012.09841): pixels <-> codes."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +11,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from configs.fields import mismatch
-from models.codecs.vqgan_config import VqganConfig, json_config, read_config, write_config
-from models.codecs.vqgan_layout import build_fitting, fill, to_taming, trained_shapes
-from models.files.headers import read_header
-from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
-from models.files.tensors import read_tensors
-from models.files.weights import weight_files
+from models.codecs.vqgan_config import VqganConfig, write_config
+from models.codecs.vqgan_layout import to_taming
+from models.files.names import VQGAN_CONFIG, VQGAN_WEIGHTS
 from support.durable import replace_file
-from support.json_files import read_object
 
 if TYPE_CHECKING:
     from diffusers import VQModel
@@ -35,8 +26,8 @@ class ImageTokenizer:
     Args:
         model: network with loaded weights.
         config: its sizes.
-        rounding: added before pixel values are truncated: 0 as public readers of Chameleon do, or
-            0.5.
+        rounding: added before pixel values are truncated: 0 as public readers of Chameleon and
+            Janus do, or 0.5.
         source: where the weights are, in words.
     """
 
@@ -106,6 +97,7 @@ class ImageTokenizer:
         return hidden.permute(0, 2, 3, 1).flatten(1, 2)
 
     def _nearest(self, latents: Tensor) -> Tensor:
+        """Return the codes (n, h * w) of the encoder's outputs."""
         # a latent's own square is the same for every code
         return (self.codebook.square().sum(1) - 2.0 * latents @ self.codebook.T).argmin(-1)
 
@@ -164,59 +156,12 @@ class ImageTokenizer:
         replace_file(folder / VQGAN_WEIGHTS[0], save(weights))
 
 
-@dataclass(frozen=True)
-class VqganFiles:
-    """Where the weights of a VQGAN in the public layout are."""
+class IBQ(ImageTokenizer):
+    """Emu3.5's VQGAN (IBQ, arXiv 2412.02692): a code is the latent of the greatest inner product.
 
-    source: str  # in words, for reports and errors
-    config: VqganConfig
-    paths: list[Path]
-    prefix: str = ""  # of its keys among those of a checkpoint
-
-    def build(self) -> VQModel:
-        """Return the network on the meta device, once the files' headers fit it.
-
-        Raises:
-            ValueError: naming the damaged file, or every key that does not fit.
-        """
-        shapes = {
-            key.removeprefix(self.prefix): info.shape
-            for path in self.paths
-            for key, info in read_header(path).items()
-            if key.startswith(self.prefix)
-        }
-        try:
-            return build_fitting(self.config, trained_shapes(shapes))
-        except ValueError as error:
-            raise ValueError(f"{self.source}: {error}") from error
-
-    def load(self, device: torch.device | str = "cpu") -> ImageTokenizer:
-        """Return the image tokenizer in fp32; errors as `build`."""
-        model, stored = self.build(), read_tensors(self.paths, self.prefix)
-        state = {key.removeprefix(self.prefix): value for key, value in stored}
-        model = fill(model, self.config, state).to(device, memory_format=torch.channels_last)
-        return ImageTokenizer(model, self.config, source=self.source)
-
-
-def vqgan_files(home: Path) -> VqganFiles:
-    """Return a folder's vqgan.yaml and weights; ValueError if one is missing or damaged."""
-    config = read_config(home / VQGAN_CONFIG)
-    for path in (home / name for name in VQGAN_WEIGHTS):
-        if path.exists():
-            return VqganFiles(str(path), config, [path])
-    raise ValueError(f"{home}: found none of {', '.join(VQGAN_WEIGHTS)}")
-
-
-def bundled_vqgan(folder: Path) -> VqganFiles:
-    """Return the VQGAN among a Hugging Face Chameleon checkpoint's own weights.
-
-    `vq_config` of its config.json gives the sizes. Errors as `vqgan_files`.
+    A part of an image is scored at a time: all 4,096 positions would take 2 GiB.
     """
-    config = json_config(read_object(folder / "config.json"), str(folder / "config.json"))
-    source = f"{folder}, weights {BUNDLED_VQGAN}*"
-    return VqganFiles(source, config, weight_files(folder), BUNDLED_VQGAN)
 
-
-def load_vqgan(folder: str | Path) -> ImageTokenizer:
-    """Load a VQGAN's folder in fp32; ValueError names what is missing, damaged or different."""
-    return vqgan_files(Path(folder)).load()
+    def _nearest(self, latents: Tensor) -> Tensor:
+        parts = latents.split(256, 1)
+        return torch.cat([(part @ self.codebook.T).argmax(-1) for part in parts], 1)

@@ -1,6 +1,7 @@
-"""The public VQGAN weights (taming layout), and the key map onto diffusers' `VQModel`.
+"""The public keys of VQGAN weights, and their map onto diffusers' `VQModel`.
 
-Keys in the files are those of taming-transformers; `taming_name` maps diffusers' keys to them.
+Most files have the keys of taming-transformers (`taming_name`), LlamaGen's have keys of its own
+(`llamagen_name`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from statistics import multimode
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,14 +35,24 @@ _RENAMES = (
     (r"\.conv_shortcut\.", ".nin_shortcut."),
     (r"\.conv_norm_out\.", ".norm_out."),
 )
+# taming-transformers' keys -> LlamaGen's, which stay as they are
+LLAMAGEN_RENAMES = (
+    (r"\.(down|up)\.(\d+)\.(?=block|attn|downsample|upsample)", r".conv_blocks.\2."),
+    (r"\.block\.", ".res."),
+    (r"\.mid\.block_1\.", ".mid.0."),
+    (r"\.mid\.attn_1\.", ".mid.1."),
+    (r"\.mid\.block_2\.", ".mid.2."),
+)
+CODEBOOK = "quantize.embedding.weight"
 # entry of the configuration -> the weight that has this size, and on which axis
 _SHAPED = {
     "ch": ("encoder.conv_in.weight", 0),
     "z_channels": ("post_quant_conv.weight", 0),
-    "embed_dim": ("quantize.embedding.weight", 1),
-    "n_embed": ("quantize.embedding.weight", 0),
+    "embed_dim": (CODEBOOK, 1),
+    "n_embed": (CODEBOOK, 0),
 }
-_BLOCK = re.compile(r"encoder\.down\.(?P<level>\d+)\.block\.(?P<block>\d+)\.conv\d\.weight")
+_BLOCK = re.compile(r"encoder\.conv_blocks\.(?P<level>\d+)\.res\.(?P<block>\d+)\.conv\d\.weight")
+_TRAINING = ("loss.", "ema_", "quantize.codebook_used")
 
 
 def build_vqmodel(config: VqganConfig) -> VQModel:
@@ -62,59 +74,78 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
 
 
 def build_fitting(
-    config: VqganConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    name_of: Callable[[str], str] | None = None,
+    config: VqganConfig, shapes: Mapping[str, tuple[int, ...]], name_of: Callable[[str], str]
 ) -> VQModel:
     """Return the network of these sizes on the meta device, once the stored weights fit it.
 
     Args:
         config: sizes as the configuration says.
-        shapes: of the stored weights, by public key.
-        name_of: diffusers key -> public key; None: the taming layout.
+        shapes: of the stored weights, by public key; those of training only are passed over.
+        name_of: diffusers key -> public key.
 
     Raises:
         ValueError: naming every size that the weights contradict, or every key that does not fit.
     """
-    # before the network is built, which with wrong sizes takes minutes
-    if faults := size_faults(config, shapes):
+    # before the network is built, which with wrong sizes takes minutes or overflows
+    stored = stored_sizes(shapes)
+    faults = [
+        f"{entry} is {shortened(getattr(config, entry))}, the weights hold {size}"
+        for entry, size in stored.items()
+        if getattr(config, entry) != size
+    ]
+    if faults:
         raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
     with torch.device("meta"):
         model = build_vqmodel(config)
-    public = to_public(model.state_dict(), name_of or _taming(config))
+    public = to_public(model.state_dict(), name_of)
     expected = {name: tuple(value.shape) for name, value in public.items()}
+    shapes = {name: shape for name, shape in shapes.items() if not name.startswith(_TRAINING)}
     if faults := shape_faults(shapes, expected):
         raise ValueError(f"the weights do not fit the configuration: {shown(faults)}")
     return model
 
 
-def size_faults(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return, in words, every size of a VQGAN that its stored weights contradict.
+def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return, by entry of `VqganConfig`, the sizes that stored weights of any layout tell.
 
-    They are compared before the network is built, which for some sizes takes minutes or overflows.
-    Weights without an encoder contradict nothing here; their keys do not fit.
+    Single tensors of a wrong shape tell none, nor do weights without an encoder.
     """
+    shapes = {renamed(key, LLAMAGEN_RENAMES): shape for key, shape in shapes.items()}
     stored: dict[str, Any] = {
         entry: shapes[key][axis]
         for entry, (key, axis) in _SHAPED.items()
         if axis < len(shapes.get(key, ()))
     }
-    levels: dict[int, set[int]] = {}  # level -> widths of its convolutions
+    levels: dict[int, list[int]] = {}  # level -> widths of its convolutions
     blocks = set()
     for key, shape in shapes.items():
         if match := _BLOCK.match(key):
-            levels.setdefault(int(match["level"]), set()).add(shape[0] if shape else 0)
+            levels.setdefault(int(match["level"]), []).append(shape[0] if shape else 0)
             blocks.add(match["block"])
+    widths = [multimode(levels[level]) for level in sorted(levels)]
     if levels:
         stored["num_res_blocks"] = len(blocks)
-        if all(len(widths) == 1 for widths in levels.values()):
-            ch = stored.get("ch", config.ch)
-            stored["ch_mult"] = tuple(levels[level].pop() // ch for level in sorted(levels))
-    return [
-        f"{entry} is {shortened(getattr(config, entry))}, the weights hold {size}"
-        for entry, size in stored.items()
-        if getattr(config, entry) != size
-    ]
+        if "ch" in stored and all(len(found) == 1 for found in widths):
+            stored["ch_mult"] = tuple(width // stored["ch"] for (width,) in widths)
+    return stored
+
+
+def config_of(shapes: Mapping[str, tuple[int, ...]], side: int, **more: bool) -> VqganConfig:
+    """Return the sizes of the network that has these weights, of files without a configuration.
+
+    Args:
+        shapes: of the stored weights, by public key.
+        side: rows and columns of codes of an image.
+        more: other entries of the configuration.
+
+    Raises:
+        ValueError: if a weight that has one of the sizes is missing, or the sizes fit no VQGAN.
+    """
+    stored = {"num_res_blocks": 0, "ch_mult": ()} | stored_sizes(shapes)
+    if missing := [key for entry, (key, _) in _SHAPED.items() if entry not in stored]:
+        raise ValueError(f"missing key {missing[0]}")
+    resolution = side * 2 ** max(0, len(stored["ch_mult"]) - 1)
+    return VqganConfig(**stored, resolution=resolution, coarse_attention=True, **more)
 
 
 def taming_name(name: str, levels: int) -> str:
@@ -125,8 +156,9 @@ def taming_name(name: str, levels: int) -> str:
     )
 
 
-def _taming(config: VqganConfig) -> Callable[[str], str]:
-    return partial(taming_name, levels=len(config.ch_mult))
+def llamagen_name(name: str) -> str:
+    """Return LlamaGen's key for a diffusers key; both count levels in the order of execution."""
+    return renamed(name, (*_RENAMES, *LLAMAGEN_RENAMES))
 
 
 def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
@@ -143,26 +175,10 @@ def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dic
     }
 
 
-def fill(
-    model: VQModel,
-    config: VqganConfig,
-    state: Mapping[str, Tensor],
-    name_of: Callable[[str], str] | None = None,
-) -> VQModel:
-    """Give the network that `build_fitting` has returned its weights, in fp32.
-
-    state: weights by public key; those of training only are passed over.
-    """
-    name_of = name_of or _taming(config)
+def fill(model: VQModel, state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> None:
+    """Give the network that `build_fitting` has returned its weights, by public key, in fp32."""
     weights = {  # copies: nothing keeps the mapped file open
         name: state[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
         for name, value in model.state_dict().items()
     }
     model.load_state_dict(weights, assign=True)
-    return model
-
-
-def trained_shapes(stored: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Leave out what only training needs: losses and moving averages."""
-    training = ("loss.", "ema_")
-    return {name: shape for name, shape in stored.items() if not name.startswith(training)}

@@ -10,12 +10,12 @@ from support.json_files import read_object
 
 
 @contextmanager
-def naming(folder: Path) -> Iterator[None]:
-    """Let a ValueError about a checkpoint's config.json say which folder it lies in."""
+def naming(source: object) -> Iterator[None]:
+    """Let a ValueError say which folder, file or flag it is about."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from error
+        raise ValueError(f"{source}: {error}") from error
 
 
 def weight_files(folder: Path) -> list[Path]:

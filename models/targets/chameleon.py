@@ -16,16 +16,16 @@ from tokenizers import Tokenizer
 
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import META
-from models.codecs.vqgan import ImageTokenizer, VqganFiles, bundled_vqgan, vqgan_files
 from models.codecs.vqgan_config import json_config
+from models.codecs.vqgan_files import VqganFiles, bundled_vqgan, vqgan_files
 from models.files.chameleon_parts import find_text, find_vqgan
 from models.files.folders import given_folder
 from models.files.names import BUNDLED_VQGAN, TEXT_TOKENIZER
 from models.files.network import Network
 from models.files.tokenizer_file import load_tokenizer, row_ids
-from models.targets.family import Checked, Family, checked_images
+from models.targets.family import Family
 from models.targets.llama import decoder_keys, decoder_network, decoder_spec
-from models.targets.prompts import ImageCodes, Prompts, Words
+from models.targets.prompts import Prompts, Words
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 _IMAGE_PREFIX = "IMGIMG"
@@ -83,20 +83,9 @@ class ChameleonPrompts(Prompts):
 class WithVqgan(Family):
     """A family with Chameleon's VQGAN, in Meta's files or among the checkpoint's own weights."""
 
-    def vqgan(self, folder: Path, options: TargetOptions) -> VqganFiles:
-        """Return where the VQGAN's weights are; ValueError if they are nowhere."""
+    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
         home = find_vqgan(folder, tokenizer_folder(options))
         return bundled_vqgan(folder) if home is None else vqgan_files(home)
-
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
-        return self.vqgan(folder, options).load(options.device)
-
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
-        return ImageCodes.of(self.vqgan(folder, options).config)
-
-    def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        files = self.vqgan(folder, replace(options, download=False))
-        return checked_images(files.source, files.config, files.build())  # reads headers only
 
 
 class Chameleon(WithVqgan):

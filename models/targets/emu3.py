@@ -19,8 +19,7 @@ from tokenizers import Tokenizer
 from configs.downloads import failed_download
 from configs.targets import TARGETS, parse_size
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
-from models.codecs.movq import MoVQ, load_movq, movq_sizes
-from models.codecs.movq_files import movq_entries
+from models.codecs.movq import MovqFiles, movq_files, movq_sizes
 from models.files.entries import filled, require_model
 from models.files.gather import all_of
 from models.files.names import HUB_TOKENIZER
@@ -31,7 +30,7 @@ from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
 from models.targets.family import Family
 from models.targets.llama import decoder_keys, decoder_network, llama_spec
-from models.targets.prompts import ImageCodes, Prompts, Words
+from models.targets.prompts import Prompts, Words
 
 BOS, PAD, ROW_END = "<|extra_203|>", "<|endoftext|>", "<|extra_200|>"
 BEGIN_IMAGE, BEGIN_TOKENS = "<|image start|>", "<|image token|>"
@@ -165,11 +164,7 @@ class Emu3(Family):
     def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
         return Emu3Vocab(folder)
 
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> MoVQ:
+    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> MovqFiles:
         with naming(folder):
             self.entries(config)  # of this family
-        return load_movq(folder, config, options.device)
-
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
-        with naming(folder):
-            return ImageCodes.of(movq_sizes(movq_entries(folder, config)))
+        return movq_files(folder, config)

@@ -16,15 +16,12 @@ from PIL import Image
 from configs.targets import ROOT, TARGETS
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import Fit
-from models.codecs.ibq import IBQ, IBQ_FILES, ibq_files, load_ibq
-from models.codecs.vqgan_config import read_config
+from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
 from models.files.entries import filled
 from models.files.names import HUB_TOKENIZER
 from models.files.network import Network
 from models.targets.emu3 import BOS, RANKS, Emu3, Emu3Prompts, Emu3Vocab
-from models.targets.family import Checked, checked_images
 from models.targets.llama import decoder_keys, decoder_network, wide_llama_spec
-from models.targets.prompts import ImageCodes
 
 _ANSWER = "<|extra_100|>"
 _DEFAULTS = {"head_dim": 128, "eoi_token_id": 151853}  # the authors'
@@ -85,28 +82,15 @@ class Emu35(Emu3):
             "github.com/baaivision/Emu3.5"
         )
 
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> IBQ:
-        return load_ibq(_codec_home(folder), options.device)
-
-    def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        """Check that the codec's weights fit its configuration; only headers are read."""
-        files = ibq_files(_codec_home(folder))
-        return checked_images(files.source, files.config, files.build())
-
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
-        return ImageCodes.of(read_config(_codec_home(folder) / IBQ_FILES[0]))
-
-
-def _codec_home(folder: Path) -> Path:
-    """Return the folder of a checkpoint's codec; ValueError says which files are missing where."""
-    places = _places(folder, _CODEC)
-    for home in places:
-        if all((home / name).is_file() for name in IBQ_FILES):
-            return home
-    raise ValueError(
-        f"found no {' and '.join(IBQ_FILES)} in {' or '.join(map(str, places))}; "
-        f"`hf download BAAI/{_CODEC} --local-dir {places[0]}` brings them"
-    )
+    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+        places = _places(folder, _CODEC)
+        for home in places:
+            if all((home / name).is_file() for name in IBQ_FILES):
+                return ibq_files(home)
+        raise ValueError(
+            f"found no {' and '.join(IBQ_FILES)} in {' or '.join(map(str, places))}; "
+            f"`hf download BAAI/{_CODEC} --local-dir {places[0]}` brings them"
+        )
 
 
 def _places(folder: Path, name: str) -> list[Path]:

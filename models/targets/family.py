@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from models.base import ImageGrid, ImageVocab, TargetModel, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec, Fit
 from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_files import VqganFiles
 from models.files.gather import all_of
 from models.files.network import Network
 from models.files.sizes import fitting_config
@@ -54,7 +54,7 @@ class Family(ABC):
     """A family of targets in its public files.
 
     A family says what its config.json means (`spec`, `network`), where its tokenizers are (`words`,
-    `images`, `image_codes`) and how its prompts look (`prompts`). All else has a default.
+    `image_files`) and how its prompts look (`prompts`). All else has a default.
     """
 
     name: str
@@ -78,13 +78,18 @@ class Family(ABC):
     def words(self, folder: Path, options: TargetOptions) -> Words:
         """Return the text tokenizer; ValueError if it is missing, damaged or lacks a token."""
 
-    @abstractmethod
+    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+        """Return where the image tokenizer's weights are; ValueError if they are nowhere."""
+        raise NotImplementedError
+
     def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
         """Return the image tokenizer; ValueError names what is missing, damaged or different."""
+        return self.image_files(folder, config, options).load(options.device)
 
-    @abstractmethod
     def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
         """Return what the image tokenizer makes, without its weights; errors as `images`."""
+        sizes = self.image_files(folder, config, options).config
+        return ImageCodes(sizes.n_embed, sizes.grid[0], sizes.downsampling)
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
         """Return the sizes in a drafter's config.json; errors as `spec`."""
@@ -149,10 +154,16 @@ class Family(ABC):
         return Checked(str(self.words(folder, replace(options, download=False))))
 
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        """Check that the image tokenizer's weights are there and fit its network."""
+        """Check that the image tokenizer's weights are there and fit its network, by their headers.
+
+        It computes in fp32.
+        """
         config = read_object(folder / "config.json")
-        images = self.images(folder, config, replace(options, download=False))
-        return checked_images(images.source, images.config, images.model)
+        files = self.image_files(folder, config, replace(options, download=False))
+        count = sum(parameter.numel() for parameter in files.build().parameters())
+        sizes = files.config
+        text = f"{files.source}: {sizes.n_embed} codes, {sizes.resolution} x {sizes.resolution} "
+        return Checked(f"{text}pixels, {count / 1e6:.1f} M parameters", 4 * count)
 
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that parts and config.json, right in themselves, fit together for an image."""
@@ -190,11 +201,3 @@ class Family(ABC):
     ) -> Prompts:
         with naming(folder):
             return self.prompts(words, self.image_codes(folder, config, options), spec, options)
-
-
-def checked_images(source: str, config: VqganConfig, network: nn.Module) -> Checked:
-    """Return what a check of an image tokenizer tells; it computes in fp32."""
-    count = sum(parameter.numel() for parameter in network.parameters())
-    size = f"{config.resolution} x {config.resolution} pixels"
-    text = f"{source}: {config.n_embed} codes, {size}, {count / 1e6:.1f} M parameters"
-    return Checked(text, 4 * count)

@@ -17,17 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import ImageVocab, TargetOptions, TransformerSpec
-from models.codecs.llamagen_vq import load_janus_vq
-from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_files import VqganFiles, janus_vq
 from models.files.names import HUB_TOKENIZER
 from models.files.network import KeyMap, Network, Slot
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
 from models.linear import Linear
 from models.targets.family import Family
-from models.targets.janus_config import PATCH, JanusConfig, Keys, janus_config
+from models.targets.janus_config import JanusConfig, Keys, janus_config
 from models.targets.llama import HEAD, decoder_keys, llama_spec
-from models.targets.prompts import ImageCodes, Prompts, Words
+from models.targets.prompts import Prompts, Words
 from models.transformer import Transformer
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
@@ -143,16 +142,12 @@ class JanusPro(Family):
         path = folder / HUB_TOKENIZER
         return Words(load_tokenizer(path), path, (BOS, PAD, BEGIN_IMAGE))
 
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
         with naming(folder):
             parsed = janus_config(config)
-        images = load_janus_vq(folder, parsed.keys.codec, parsed.side, options.device)
-        if images.config.n_embed != parsed.codes:
+        files = janus_vq(folder, parsed.keys.codec, parsed.side)
+        if files.config.n_embed != parsed.codes:
             raise ValueError(
-                f"{folder}: the codec has {images.config.n_embed} codes, config.json {parsed.codes}"
+                f"{folder}: the codec has {files.config.n_embed} codes, config.json {parsed.codes}"
             )
-        return images
-
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
-        parsed = janus_config(config)
-        return ImageCodes(parsed.codes, parsed.side, PATCH)
+        return files

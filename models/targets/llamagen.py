@@ -31,15 +31,15 @@ from models.base import (
     TransformerSpec,
 )
 from models.codecs.codec import Codec
-from models.codecs.llamagen_vq import CODEBOOK, load_llamagen_vq, read_vq
 from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_files import VqganFiles, llamagen_vq
+from models.codecs.vqgan_layout import CODEBOOK
 from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
 from models.linear import Linear
 from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.llama import decoder_keys, decoder_spec
-from models.targets.prompts import ImageCodes
 from models.targets.text_encoder import TextEncoder, check_encoder
 from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
@@ -216,16 +216,12 @@ class LlamaGen(Family):
         refuse_other(_TEXT, path, text.width, folder, config, "caption_dim")
         return text
 
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
         # the weights do not tell the image's side, config.json does
         path, side = given_path(options, _VQ), math.isqrt(config["block_size"])
-        images = load_llamagen_vq(Path(path), side, options.device)
-        refuse_other(_VQ, path, images.config.n_embed, folder, config, "vocab_size")
-        return images
-
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
-        spec = self.spec(config)
-        return ImageCodes(spec.vocab, spec.image_rope.side, 16)
+        files = llamagen_vq(Path(path), side)
+        refuse_other(_VQ, path, files.config.n_embed, folder, config, "vocab_size")
+        return files
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         """Return what a checkpoint does with pictures and captions; no text encoder is read."""
@@ -239,11 +235,8 @@ class LlamaGen(Family):
 
         LANTERN's published table is of these, not of the vectors of length 1 that are decoded.
         """
-        path = given_path(options, _VQ)
-        tensors = read_vq(Path(path), CODEBOOK)
-        if CODEBOOK not in tensors:
-            raise ValueError(f"--{_VQ}: {path}: missing key {CODEBOOK}")
-        return tensors[CODEBOOK].float()
+        files = self.image_files(folder, self._config(folder)[0], options)
+        return files.tensors()[CODEBOOK].float()
 
     @property
     def parts(self) -> Mapping[str, Part]:
@@ -261,14 +254,10 @@ class LlamaGen(Family):
 
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that text encoder and image tokenizer have the sizes that config.json expects."""
-        home, path, (config, spec) = (
-            _text_home(options),
-            given_path(options, _VQ),
-            self._config(folder),
-        )
+        home, (config, spec) = _text_home(options), self._config(folder)
         width = read_object(home / "config.json")["d_model"]
         refuse_other(_TEXT, str(home), width, folder, config, "caption_dim")
-        refuse_other(_VQ, path, len(self.codebook(folder, options)), folder, config, "vocab_size")
+        self.image_files(folder, config, options)
         image = spec.image_rope
         return Checked(
             "text encoder, image tokenizer and config.json fit together",

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from configs.targets import TARGETS
 from models.base import ImageVocab, TargetOptions, TransformerSpec
-from models.codecs.movqgan import load_movqgan, movqgan_config
-from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_files import VqganFiles, movqgan_files
 from models.files.entries import refuse_entry
 from models.files.names import BUNDLED_VQGAN, HUB_TOKENIZER
 from models.files.network import Network
@@ -21,7 +20,7 @@ from models.targets.family import Family, Part
 from models.targets.llama import decoder_keys, decoder_network, decoder_spec
 from models.targets.llamagen import given_path
 from models.targets.lumina_mgpt import ROW_END, LuminaPrompts
-from models.targets.prompts import ImageCodes, Words
+from models.targets.prompts import Words
 from support.json_files import read_object
 
 FIRST_CODE = 155_000  # id of image code 0
@@ -90,16 +89,9 @@ class LuminaMgpt2(Family):
     def words(self, folder: Path, options: TargetOptions) -> LuminaMgpt2Words:
         return LuminaMgpt2Words(folder)
 
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
-        return load_movqgan(_codec(options), options.device)
-
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
-        return ImageCodes.of(movqgan_config(_codec(options)))
+    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+        return movqgan_files(Path(given_path(options, "vq_path")))
 
     @property
     def parts(self) -> Mapping[str, Part]:
         return super().parts | {self.image_part: Part(self.check_images, "vq_path")}
-
-
-def _codec(options: TargetOptions) -> Path:
-    return Path(given_path(options, "vq_path"))

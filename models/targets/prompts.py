@@ -8,7 +8,6 @@ import torch
 from tokenizers import Tokenizer
 
 from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
-from models.codecs.vqgan_config import VqganConfig
 from models.files.tokenizer_file import require_tokens
 
 
@@ -47,11 +46,6 @@ class ImageCodes:
     count: int  # codes
     side: int  # tokens per row and column of an image of the usual size
     cell: int  # pixels per token along one side
-
-    @classmethod
-    def of(cls, config: VqganConfig) -> "ImageCodes":
-        """Return what a VQGAN of these sizes makes."""
-        return cls(config.n_embed, config.grid[0], config.downsampling)
 
 
 class Prompts:

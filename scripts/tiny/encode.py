@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.codecs.vqgan import load_vqgan
+from models.codecs.vqgan_files import load_vqgan
 from scripts.tiny.images import Split, open_array
 from scripts.tiny.training import fast_precision
 from support.devices import pick_device

@@ -17,7 +17,7 @@ from torch import Tensor
 from configs.schema import CLASSIFIER
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
 from eval.metrics.attributes import Labels
-from models.codecs.vqgan import load_vqgan
+from models.codecs.vqgan_files import load_vqgan
 from scenes import scene as scenes
 from scripts.tiny.images import Split
 from scripts.tiny.training import TrainingRun

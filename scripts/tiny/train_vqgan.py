@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval.metrics.attribute_classifier import to_pixels
-from models.codecs.vqgan import ImageTokenizer, load_vqgan
+from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_files import load_vqgan
 from models.codecs.vqgan_layout import build_vqmodel
 from scenes.scene import IMAGE_SIZE, Scene
 from scripts.tiny.images import Split

@@ -26,7 +26,7 @@ from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
 from eval.metrics.intervals import median_interval
-from models.base import TargetModel
+from models.target import TargetModel
 from runs.check.transformers import load_chameleon
 from runs.drawing import image_jobs
 from runs.prompts import prompt_items

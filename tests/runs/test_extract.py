@@ -24,8 +24,7 @@ from configs.fields import SettingsError
 from configs.targets import ROOT
 from drafters.training import shards
 from drafters.training.shards import Tokens
-from models.codecs.llamagen_vq import load_llamagen_vq
-from models.codecs.vqgan import load_vqgan
+from models.codecs.vqgan_files import llamagen_vq, load_vqgan
 from models.targets.chameleon import Chameleon
 from runs import extract
 from runs.commands import extraction_settings, run_settings
@@ -147,7 +146,7 @@ def test_lumina_has_its_own_size(lumina_folder, tmp_path):
 def test_llamagen_has_its_own_codec(llamagen, tmp_path):
     place = write_folder(tmp_path / "square", {"a.png": png(2), "a.txt": b"a red cat " * 100})
     run(settings(tmp_path / "codes", llamagen, model="llamagen", data_dir=place))
-    codec = load_llamagen_vq(llamagen.parent / "vq_ds16_t2i.pt", 4, torch.device("cpu"))
+    codec = llamagen_vq(llamagen.parent / "vq_ds16_t2i.pt", 4).load()
     expected = codec.encode(torch.from_numpy(pixels(2))[None])
     assert torch.equal(Tokens.read(tmp_path / "codes").codes([0]), expected)
 

@@ -12,8 +12,9 @@ import torch
 from tiny_runs import assert_resumes, seconds_per_call, write_split
 
 from drafters.training.optimizers import cosine_lr
-from models.codecs.vqgan import ImageTokenizer, load_vqgan
+from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_files import load_vqgan
 from models.codecs.vqgan_layout import build_vqmodel
 from scenes.painting import render_scene
 from scenes.scene import sample_scene

@@ -10,7 +10,7 @@ import torch
 
 import main
 from models.codecs.codebook import find_table, load_table, nearest_codes, table_path, write_table
-from models.codecs.vqgan import load_vqgan
+from models.codecs.vqgan_files import load_vqgan
 
 
 def whole(*arguments, **flags) -> np.ndarray:

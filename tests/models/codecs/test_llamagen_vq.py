@@ -17,10 +17,10 @@ from torch import Tensor
 from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from models.codecs.llamagen_vq import load_llamagen_vq, public_name
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_layout import build_vqmodel, to_public
+from models.codecs.vqgan_files import llamagen_vq
+from models.codecs.vqgan_layout import build_vqmodel, llamagen_name, to_public
 
 CPU = torch.device("cpu")
 SIDE, CODES = 4, 24
@@ -45,7 +45,7 @@ def images(count: int) -> Tensor:
 
 
 def load(file: Path) -> ImageTokenizer:
-    return load_llamagen_vq(file, SIDE, CPU)
+    return llamagen_vq(file, SIDE).load(CPU)
 
 
 @torch.inference_mode()
@@ -95,7 +95,7 @@ def test_full_size_keys_shapes_and_number_of_parameters() -> None:
         model, reference = build_vqmodel(config), JanusVQVAE(JanusVQVAEConfig())
     found = {
         name: tuple(value.shape)
-        for name, value in to_public(model.state_dict(), public_name).items()
+        for name, value in to_public(model.state_dict(), llamagen_name).items()
     }
     assert found == {
         name: tuple(value.shape) for name, value in public_vq(reference.state_dict()).items()

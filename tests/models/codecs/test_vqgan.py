@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers.models.chameleon.configuration_chameleon import ChameleonVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 
-from models.codecs.vqgan import ImageTokenizer, load_vqgan
+from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig, read_config, write_config
+from models.codecs.vqgan_files import load_vqgan
 from models.codecs.vqgan_layout import build_vqmodel, to_taming
 
 SMALL = VqganConfig(

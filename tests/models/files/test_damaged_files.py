@@ -19,7 +19,7 @@ from small import write_shards
 import main
 from drafters.loading import load_drafter
 from models.base import TargetOptions
-from models.codecs.vqgan import load_vqgan
+from models.codecs.vqgan_files import load_vqgan
 from models.registry import load_target
 
 CPU = torch.device("cpu")

@@ -29,8 +29,8 @@ from configs.fields import SettingsError
 from configs.schema import LanternSettings, MethodSettings, RunSettings, SamplingSettings
 from configs.targets import TARGETS, parse_size
 from models.base import ImageGrid, TargetOptions
-from models.codecs.movqgan import load_movqgan
 from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_files import movqgan_files
 from models.codecs.vqgan_layout import build_vqmodel
 from models.registry import FAMILIES, load_codec
 from models.targets.lumina_mgpt2 import FIRST_CODE
@@ -148,7 +148,7 @@ def test_guidance_rows_one_after_the_other(session) -> None:
 
 def test_pixels_are_the_authors(original) -> None:
     """Codes 0 to 23 as 4 x 6 and every eighth pixel of row 5, by the authors' network."""
-    images = load_movqgan(original.parent / CODEC, CPU)
+    images = movqgan_files(original.parent / CODEC).load()
     found = images.decode(torch.arange(24)[None], (4, 6))[0]
     assert found.shape == (32, 48, 3)
     expected = [255, 0, 0, 80, 0, 0, 255, 111, 190, 193, 110, 18, 0, 255, 206, 215, 255, 0]
