@@ -9,7 +9,7 @@ from configs.fields import Settings, Values, build, mismatch, refuse, setting, s
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.images import Job
-from models.base import TargetModel
+from models.target import TargetModel
 from runs.drawing import image_jobs
 from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples

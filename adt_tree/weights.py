@@ -13,7 +13,8 @@ from torch import Tensor
 from configs.model import EngineSettings
 from decoding.engine import Watcher
 from decoding.images import Job
-from models.base import ImageGrid, TargetModel
+from models.base import ImageGrid
+from models.target import TargetModel
 from runs.drawing import DrawnStep, draw
 from runs.session import Session, open_session
 

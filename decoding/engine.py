@@ -24,7 +24,7 @@ from decoding.sampling import SamplingDistribution
 from decoding.stats import Sources, read_summary, summary
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
-from models.base import TargetModel
+from models.target import TargetModel
 from support.compiler import compiling, program
 
 UNNAMED = Sources()

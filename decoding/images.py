@@ -18,7 +18,8 @@ from decoding.round import IDLE, ImageInputs
 from decoding.row_ends import end_depths, most_row_ends, slots_of
 from decoding.sampling import SamplingDistribution, choose
 from decoding.stats import ImageRound, Sources, refuse_nan
-from models.base import ImageGrid, PromptRows, TargetModel
+from models.base import ImageGrid, PromptRows
+from models.target import TargetModel
 
 
 @dataclass(frozen=True)

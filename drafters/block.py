@@ -28,8 +28,9 @@ from decoding.tree import GrowingTree
 from drafters.eagle import EagleDrafter, EagleHead, side_by_side
 from drafters.hidden_states import StaleHiddenStates
 from drafters.similarity import lineage_along, trust_in
-from models.base import Context, PromptRows, TargetModel, TransformerSpec
+from models.base import Context, PromptRows, TransformerSpec
 from models.linear import Linear
+from models.target import TargetModel
 from support.compiler import fused
 
 CANDIDATES = 4  # per position

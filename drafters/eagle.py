@@ -21,8 +21,9 @@ from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
-from models.base import Context, ImageGrid, Layers, PromptRows, TargetModel, TransformerSpec
+from models.base import Context, ImageGrid, Layers, PromptRows, TransformerSpec
 from models.linear import Linear
+from models.target import TargetModel
 from models.transformer import Blocks
 from support.compiler import fused
 

@@ -14,7 +14,7 @@ from decoding.device import arange, constant
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult, hidden_at
 from drafters.similarity import SHARPNESS, Directions, LastTree, weigh
-from models.base import TargetModel
+from models.target import TargetModel
 from support.compiler import fused
 
 UNKNOWN = -1.0  # the similarity where no node stands

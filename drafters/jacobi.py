@@ -17,7 +17,8 @@ from decoding.drafter import Draft
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
-from models.base import ImageGrid, PromptRows, TargetModel
+from models.base import ImageGrid, PromptRows
+from models.target import TargetModel
 
 _SPARE_ROWS = 2  # one that nobody reads takes what nobody keeps, one is the uniform distribution
 SHARE = 0.35  # of its predictions in a mixture; hits change little from 0.3 to 0.5

@@ -17,11 +17,12 @@ from decoding.graphs import TreeShape
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.kinds import kind_of, kind_with, target_layers
-from models.base import TargetModel, TransformerSpec
+from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, refuse_faults
 from models.files.sizes import fitting_config
 from models.files.weights import folder_shapes
+from models.target import TargetModel
 from models.targets.family import Family
 
 

@@ -28,7 +28,8 @@ from drafters.similarity import (
     trust_in,
     weigh,
 )
-from models.base import PromptRows, TargetModel
+from models.base import PromptRows
+from models.target import TargetModel
 from support.compiler import fused
 
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite

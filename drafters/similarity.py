@@ -14,7 +14,7 @@ from decoding.device import arange, constant
 from decoding.round import RoundResult
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from models.base import TargetModel
+from models.target import TargetModel
 from support.compiler import fused
 
 # The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the

@@ -1,10 +1,10 @@
-"""The protocol of a target model, and the values that a forward pass takes."""
+"""Sizes of a transformer, and the values that a forward pass takes."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,15 @@ Layers = tuple[int, ...]  # numbers of layers, counted from 1
 class Cache(Protocol):
     """What a forward pass needs of a cache."""
 
+    guidance: int  # neighbouring rows that belong to one image
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (rows, kv_heads, n, head_dim); return all visible ones.
 
         These are (rows, kv_heads, m, head_dim), in the type that attention is computed in.
         """
 
-
-class RowsCache(Cache, Protocol):
-    """A cache whose guidance rows may be computed in separate forward passes."""
-
-    guidance: int  # neighbouring rows that belong to one image
-
-    def part(self, rows: slice) -> Cache:
+    def part(self, rows: slice) -> "Cache":
         """Return the cache for a forward pass over these rows alone."""
 
 
@@ -198,66 +194,3 @@ class TargetOptions:
     text_encoder_path: str | None = None  # folder or hub id, of models with a text encoder
     vq_path: str | None = None  # file of the image tokenizer, of models that have it apart
     download: bool = True  # whether hub ids may be fetched
-
-
-class TargetModel(Protocol):
-    """An autoregressive image model: text in, image codes out."""
-
-    name: str
-    spec: TransformerSpec
-    transformer: nn.Module
-    grid: ImageGrid
-    vocab: ImageVocab
-    dtype: torch.dtype
-    device: torch.device
-
-    def prompt(self, text: str, guidance: int) -> PromptRows:
-        """Return the conditional row of a text and, with guidance 2, the unconditional one.
-
-        Raises:
-            ValueError: if the text is too long.
-        """
-
-    def length(self, text: str) -> int:
-        """Return the tokens of a text's prompt, with less work than `prompt`; errors as there."""
-
-    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
-        """Prompt -> features after the final norm (guidance, length, hidden).
-
-        Those of padding are arbitrary. layers: as for `features`.
-        """
-
-    def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
-        """Token ids (rows, n) -> features after the final norm (rows, n, hidden).
-
-        layers: after which the hidden states are wanted, too, in rising order. Each passes the
-        final norm, and they stand behind the features: (rows, n, (1 + layers) hidden).
-        """
-
-    def score(self, features: Tensor) -> Tensor:
-        """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size).
-
-        Hidden states that stand behind the features are left out.
-        """
-
-    def embedding(self) -> Tensor:
-        """Return the embeddings of all token ids (spec.vocab, hidden)."""
-
-    def drafter_spec(self, config: dict) -> TransformerSpec:
-        """Return the sizes in a drafter's config.json; ValueError if it is for another target."""
-
-    @property
-    def pictured(self) -> bool:
-        """Whether `picture` makes pictures, not only images of tokens."""
-
-    def picture(self, codes: Tensor, text: str, seed: int) -> Tensor:
-        """A finished image's codes (grid.tokens,) -> pixels (height, width, 3), uint8 on the CPU.
-
-        text, seed: of the image, for painters that have noise of their own.
-        """
-
-    def to_image(self, codes: Tensor) -> Tensor:
-        """Codes (images, grid.tokens) -> pixels (images, height, width, 3), uint8 on the CPU.
-
-        Also of unfinished images, so a painter that takes long makes none of these.
-        """

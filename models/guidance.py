@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.base import Context, Layers, PromptRows, RowsCache, TargetModel
+from models.base import Cache, Context, Layers, PromptRows
+from models.target import TargetModel
 
 
 class SequentialGuidance:
@@ -38,7 +39,7 @@ class SequentialGuidance:
 
         Without a cache, which knows the rows of an image, they are computed together.
         """
-        cache: RowsCache | None = context.cache
+        cache: Cache | None = context.cache
         if cache is None or cache.guidance == 1:
             return forward(slice(None), context)
         parts = [slice(row, None, cache.guidance) for row in range(cache.guidance)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from models.base import TransformerSpec
 from models.linear import forget_packed
-from models.targets.transformer_target import TransformerTarget
+from models.target import TargetModel
 from models.transformer import run_by_torch
 
 _KEPT_FREE = 0.1  # of every GPU, for activations
@@ -74,7 +74,7 @@ def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
     return devices
 
 
-def spread(target: TransformerTarget, rows: int, slots: int) -> None:
+def spread(target: TargetModel, rows: int, slots: int) -> None:
     """Spread a target in the CPU's memory over all GPUs; rows, slots: of its KV cache."""
     main = torch.device("cuda", 0)
     target.place(main)
@@ -91,7 +91,7 @@ def spread(target: TransformerTarget, rows: int, slots: int) -> None:
 
 
 def dispatch(
-    target: TransformerTarget,
+    target: TargetModel,
     places: Sequence[int | str],
     main: torch.device,
     offload: str | None = None,

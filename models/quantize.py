@@ -16,7 +16,7 @@ from torch import nn
 
 from configs.fields import mismatch, refuse
 from models.linear import Linear, forget_packed, packed_bytes
-from models.targets.transformer_target import TransformerTarget
+from models.target import TargetModel
 from models.transformer import Blocks
 from support.extras import install
 
@@ -53,7 +53,7 @@ def _torchao(kind: str = "") -> ModuleType:
         ) from error
 
 
-def quantize(target: TransformerTarget, form: Any, device: torch.device) -> None:
+def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
     """Quantise the layers of a target in the CPU's memory, and move all of it to a device.
 
     The device holds one unquantised matrix at a time.

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from configs.fields import mismatch, one_of
-from models.base import TargetModel, TargetOptions
+from models.base import TargetOptions
 from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
 from models.files.recognition import refuse_other_model
+from models.target import TargetModel
 from models.targets.chameleon import Chameleon
 from models.targets.emu3 import Emu3
 from models.targets.emu3_5 import Emu35

@@ -13,7 +13,7 @@ from decoding.images import FinishedImage, Job
 from decoding.noise import gumbel
 from decoding.row_ends import with_row_ends
 from decoding.sampling import SamplingDistribution
-from models.base import TargetModel
+from models.target import TargetModel
 
 NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
 

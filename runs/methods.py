@@ -43,7 +43,8 @@ from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
 from drafters.mixed import MixedDrafter
 from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
-from models.base import ImageGrid, TargetModel
+from models.base import ImageGrid
+from models.target import TargetModel
 
 
 def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:

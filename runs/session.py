@@ -16,7 +16,7 @@ from decoding.proposals import Calibration
 from decoding.stats import Sources
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
-from models.base import TargetModel, TargetOptions
+from models.base import TargetOptions
 from models.codecs.codebook import find_table, load_table
 from models.files.folders import checkpoint_folder
 from models.files.sizes import fitting_config
@@ -24,6 +24,7 @@ from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
+from models.target import TargetModel
 from runs.fusing import kernels_for
 from runs.methods import build_engine, build_policy, calibration_of, sampling_distribution
 from support.devices import pick_device

@@ -23,7 +23,7 @@ from configs.schema import RunSettings
 from decoding.cache import CacheShape, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens
-from models.base import TargetModel
+from models.target import TargetModel
 from runs.session import Session, open_session
 
 PROMPTS = ("a cat", "two blue dogs", "A red cat")

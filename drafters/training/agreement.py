@@ -10,7 +10,7 @@ from decoding.sampling import SamplingDistribution
 from drafters.calibrations import fit_factor
 from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
-from models.base import TargetModel
+from models.target import TargetModel
 
 PROPOSALS = ("topk", "coupled")
 CANDIDATES = (1, 4, 10)

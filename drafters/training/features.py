@@ -19,8 +19,9 @@ from torch import Tensor
 from configs.fields import refuse
 from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
 from drafters.training.shards import Tokens
-from models.base import Layers, TargetModel
-from models.files.opening import open_safetensors
+from models.base import Layers
+from models.files.weights import open_safetensors
+from models.target import TargetModel
 from support.durable import replace_file
 from support.json_files import read_object
 from support.processes import Processes

@@ -20,11 +20,11 @@ from configs.training import TrainSettings
 from drafters.block import BlockHead
 from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, kind_with, target_layers
 from drafters.loading import load_drafter
-from models.base import TargetModel
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
 from models.linear import forget_packed
 from models.registry import FAMILIES
+from models.target import TargetModel
 from support.durable import replace_file
 from support.json_files import read_object
 

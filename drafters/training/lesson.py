@@ -19,7 +19,7 @@ from drafters.training.optimizers import (
 from drafters.training.order import batch, captionless, feature_noise, generator
 from drafters.training.rounds import Drawn
 from drafters.training.windows import PASSES, BlockLoss, pick
-from models.base import TargetModel
+from models.target import TargetModel
 from support.processes import Processes
 
 

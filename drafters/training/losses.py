@@ -11,7 +11,8 @@ from decoding.device import constant
 from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleHead
 from drafters.training.rows import Joined, Rows, behind_padding, mask_of, positions_of
-from models.base import Context, ImageGrid, TargetModel
+from models.base import Context, ImageGrid
+from models.target import TargetModel
 
 PARTS = ("regression", "cross_entropy", "disagreement")  # of the loss
 

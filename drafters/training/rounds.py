@@ -23,7 +23,8 @@ from decoding.verifiers.exact import Exact
 from drafters.block import BlockDrafter, BlockHead, Drafted, Window
 from drafters.hidden_states import Nodes
 from drafters.training.shards import Tokens
-from models.base import PromptRows, TargetModel
+from models.base import PromptRows
+from models.target import TargetModel
 
 # Trees of the rounds: as configs/fast/n16.yaml.
 SHAPE = TreeShape(16, 3, 16, 16)

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.base import Context, ImageGrid, Layers, PromptRows, TargetModel
+from models.base import Context, ImageGrid, Layers, PromptRows
+from models.target import TargetModel
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from drafters.similarity import Directions, lineage_along
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
-from models.base import Context, TargetModel
+from models.base import Context
+from models.target import TargetModel
 
 ROUNDS = 12  # of an image, that a pass trains on
 # Passes of an update over its images, each over other rounds: generating them takes ten times as

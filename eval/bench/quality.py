@@ -11,7 +11,7 @@ from configs.schema import CLASSIFIER
 from decoding.images import FinishedImage, Job
 from eval.metrics.attribute_classifier import AttributeClassifier
 from eval.metrics.attributes import Attributes, compare
-from models.base import TargetModel
+from models.target import TargetModel
 
 QUALITIES = ("background", "colour", "shape")  # of the shares that `compare` gives
 

@@ -1,4 +1,4 @@
-"""GLM-Image's pictures of its codes, by diffusers' GlmImagePipeline."""
+"""GLM-Image's codes as pictures: painted by diffusers' GlmImagePipeline, or a pixel per code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.codecs.token_picture import last_grid
 from support.border import Failure
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class GlmPainter:
 
     root: Path
     device: torch.device
-    cell: ClassVar[int] = 32
+    cell: ClassVar[int] = 32  # pixels of a token along one side
 
     def to(self, device: torch.device) -> GlmPainter:
         return replace(self, device=device)
@@ -77,6 +76,10 @@ class GlmPainter:
         return pipeline.to(self.device)
 
     def paint(self, codes: Tensor, size: tuple[int, int], text: str, seed: int) -> Tensor:
+        """Codes (tokens,) -> pixels (height, width, 3), uint8 on the CPU.
+
+        size: rows and columns of the codes. seed: of the pipeline's noise.
+        """
         # a token stands for 2 x 2 of the pipeline's
         codes = last_grid(codes, size).repeat_interleave(2, 0).repeat_interleave(2, 1)
         image = self.pipeline(
@@ -87,3 +90,37 @@ class GlmPainter:
             generator=torch.Generator().manual_seed(seed),
         ).images[0]
         return torch.from_numpy(np.array(image))
+
+
+@dataclass(frozen=True)
+class TokenPicture:
+    """A pixel per token: its code is 256 red + green. It takes the place of an image tokenizer.
+
+    painter: of finished images; None: they stay tokens.
+    """
+
+    painter: GlmPainter | None = None
+
+    def to(self, device: torch.device) -> TokenPicture:
+        return replace(self, painter=self.painter and self.painter.to(device))
+
+    def decode(self, codes: Tensor, size: tuple[int, int]) -> Tensor:
+        """Codes (images, tokens) -> pixels (images, height, width, 3), uint8 on the CPU.
+
+        Of several grids the last one is shown; size: its rows and columns. With a painter, a token
+        has the size that it will have in the picture.
+        """
+        codes = last_grid(codes, size).cpu()
+        pixels = torch.stack([codes // 256, codes % 256, torch.zeros_like(codes)], -1).byte()
+        cell = 1 if self.painter is None else self.painter.cell
+        return pixels.repeat_interleave(cell, 1).repeat_interleave(cell, 2)
+
+
+def last_grid(codes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Codes (..., tokens) -> those of the last grid (..., rows, columns)."""
+    return codes[..., -size[0] * size[1] :].unflatten(-1, size)
+
+
+def codes_of(pixels: Tensor) -> Tensor:
+    """Pixels (..., 3), uint8 -> codes (...)."""
+    return 256 * pixels[..., 0].long() + pixels[..., 1].long()

@@ -21,10 +21,9 @@ from models.codecs.vqgan_layout import (
     taming_name,
 )
 from models.files.gather import renamed
-from models.files.headers import read_header
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
 from models.files.tensors import read_tensors
-from models.files.weights import naming, weight_files
+from models.files.weights import naming, read_header, weight_files
 from support.json_files import read_object
 
 IBQ_FILES = ("config.yaml", "model.ckpt")

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER, META_FILES
 from models.files.gather import all_of
-from models.files.headers import read_header
 from models.files.names import (
     BUNDLED_VQGAN,
     HUB_TOKENIZER,
@@ -25,6 +24,7 @@ from models.files.names import (
     WEIGHT_FILES,
     WEIGHT_INDEXES,
 )
+from models.files.weights import read_header
 from support.json_files import read_object
 
 

@@ -43,8 +43,3 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
         raise ValueError(
             f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}"
         ) from error
-
-
-def given_folder(path: str | None, flag: str, download: bool = True) -> Path | None:
-    """Return None for a flag that is not given, else as `checkpoint_folder`."""
-    return None if path is None else checkpoint_folder(path, flag, download)

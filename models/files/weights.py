@@ -1,12 +1,72 @@
-"""The weight files of a checkpoint folder, single or sharded, and the shapes in their headers."""
+"""The weight files of a checkpoint folder, single or sharded, and the tensors in their headers.
 
+It does not import torch, which takes seconds.
+"""
+
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from models.files.headers import read_header
+from safetensors import SafetensorError, safe_open
+
+from configs.downloads import damage
 from models.files.names import WEIGHT_FILES, WEIGHT_INDEXES
 from support.json_files import read_object
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and type of a stored tensor; the type as safetensors names it, such as BF16."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def count(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+
+@contextmanager
+def open_safetensors(path: Path, framework: str = "pt") -> Iterator[safe_open]:
+    """Open a .safetensors file; a ValueError names one that is missing, damaged or cut."""
+    try:
+        with safe_open(path, framework=framework) as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path}: damaged or unreadable: {damage(path, error)}") from error
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Return the tensors of a weight file by name.
+
+    safetensors compares the header of its files with their length, so cut files are found out. A
+    .bin file is mapped by torch; one that torch before 1.6 wrote cannot be and is read whole.
+
+    Raises:
+        ValueError: naming the file, if it is missing, damaged or cut.
+    """
+    if path.suffix == ".safetensors":
+        with open_safetensors(path, "numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+            return {
+                name: TensorInfo(tuple(tensor.get_shape()), tensor.get_dtype())
+                for name, tensor in slices.items()
+            }
+    from models.files.tensors import read_tensors  # imports torch
+
+    return {
+        name: TensorInfo(tuple(tensor.shape), _name(tensor.dtype))
+        for name, tensor in read_tensors([path])
+    }
+
+
+def _name(dtype: object) -> str:
+    """torch.bfloat16 -> BF16, as safetensors writes it; likewise F32, I64, U8, BOOL."""
+    return re.sub("LOAT|(?<=U)INT|NT", "", str(dtype).removeprefix("torch.").upper())
 
 
 @contextmanager

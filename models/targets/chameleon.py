@@ -19,7 +19,7 @@ from models.codecs.codec import META
 from models.codecs.vqgan_config import json_config
 from models.codecs.vqgan_files import VqganFiles, bundled_vqgan, vqgan_files
 from models.files.chameleon_parts import find_text, find_vqgan
-from models.files.folders import given_folder
+from models.files.folders import checkpoint_folder
 from models.files.names import BUNDLED_VQGAN, TEXT_TOKENIZER
 from models.files.network import Network
 from models.files.tokenizer_file import load_tokenizer, row_ids
@@ -113,7 +113,8 @@ class Chameleon(WithVqgan):
 
 def tokenizer_folder(options: TargetOptions) -> Path | None:
     """Return the folder of --tokenizer_path, None if it is not given."""
-    return given_folder(options.tokenizer_path, "--tokenizer_path", options.download)
+    path = options.tokenizer_path
+    return None if path is None else checkpoint_folder(path, "--tokenizer_path", options.download)
 
 
 def vqgan_codes(config: dict) -> int:

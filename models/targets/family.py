@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from models.base import ImageGrid, ImageVocab, TargetModel, TargetOptions, TransformerSpec
+from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec, Fit
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
@@ -15,9 +15,9 @@ from models.files.gather import all_of
 from models.files.network import Network
 from models.files.sizes import fitting_config
 from models.files.weights import naming
+from models.target import TargetModel
 from models.targets.llama import llama_drafter_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
-from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
 from support.json_files import read_object
 
@@ -118,9 +118,9 @@ class Family(ABC):
 
     def target(
         self, transformer: Transformer, prompts: Prompts, images: ImageTokenizer
-    ) -> TransformerTarget:
+    ) -> TargetModel:
         """Return the target of these parts."""
-        return TransformerTarget(self.name, transformer, prompts, images, self.drafter)
+        return TargetModel(self.name, transformer, prompts, images, self.drafter)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         """Return what a checkpoint does with pictures and captions, without its transformer.

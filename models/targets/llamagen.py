@@ -38,10 +38,11 @@ from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
 from models.linear import Linear
+from models.target import TargetModel
 from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.llama import decoder_keys, decoder_spec
+from models.targets.prompts import Prompts
 from models.targets.text_encoder import TextEncoder, check_encoder
-from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
 from support.json_files import read_object
 
@@ -76,7 +77,7 @@ class LlamaGenNetwork(nn.Module):
         return self.transformer.spec
 
 
-class LlamaGenPrompts:
+class LlamaGenPrompts(Prompts):
     """Captions as T5's features; longer ones than the slots are cut, as in the recipe.
 
     caption: of the network, known once its weights are read.
@@ -104,7 +105,7 @@ class LlamaGenPrompts:
         return self.slots
 
 
-class LlamaGenTarget(TransformerTarget):
+class LlamaGenTarget(TargetModel):
     """A target whose prompts are features."""
 
     prompts: LlamaGenPrompts

@@ -23,11 +23,10 @@ from drafters.loading import drafter_network
 from models.base import TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.folders import checkpoint_folder
-from models.files.headers import TensorInfo, read_header
 from models.files.network import Network
 from models.files.recognition import refuse_other_model
 from models.files.sizes import size_faults
-from models.files.weights import listed_files, naming, placed_keys
+from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
 from models.native import NoKernels
 from models.probe import measured
 from models.registry import FAMILIES

@@ -26,9 +26,10 @@ from decoding.noise import image_seed
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
 from drafters.training.rows import Rows, join_prompts, target_rows
-from models.base import Layers, TargetModel
+from models.base import Layers
 from models.files.folders import checkpoint_folder
 from models.registry import FAMILIES, load_codec
+from models.target import TargetModel
 from runs.check.memory import free_memory
 from runs.check.report import Finding, judged, size, skipped
 from runs.check.transformers import ORACLES

@@ -26,9 +26,9 @@ from transformers import (
 )
 from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, JanusVQVAEHead
 
-from models.base import TargetModel
 from models.files.tensors import read_tensors
 from models.files.weights import weight_files
+from models.target import TargetModel
 from models.targets.emu3 import Emu3
 from models.targets.emu3_5 import Emu35
 from models.targets.glm_image import UNREAD

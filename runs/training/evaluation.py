@@ -22,7 +22,7 @@ from drafters.training.order import generator
 from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
-from models.base import TargetModel
+from models.target import TargetModel
 from runs.measure import BASELINE, measure
 from runs.methods import sampling_distribution
 from runs.session import Session

@@ -24,8 +24,8 @@ from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
 from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
-from models.base import TargetModel
 from models.files.folders import checkpoint_folder
+from models.target import TargetModel
 from runs.methods import sampling_distribution
 from runs.session import open_target
 from runs.training.estimate import estimate_table

@@ -17,8 +17,9 @@ from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from decoding.cache import CacheShape
 from decoding.tree import DraftTree
-from models.base import Context, TargetModel, TargetOptions
+from models.base import Context, TargetOptions
 from models.registry import load_target
+from models.target import TargetModel
 from models.targets.llama import decoder_keys, decoder_spec
 
 CPU = torch.device("cpu")

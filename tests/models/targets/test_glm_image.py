@@ -35,9 +35,10 @@ from configs.schema import MethodSettings, SamplingSettings
 from decoding.cache import CacheShape, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
-from models.base import ImageGrid, TargetModel, TargetOptions
+from models.base import ImageGrid, TargetOptions
+from models.codecs.glm_painter import codes_of
 from models.codecs.glm_vision import vision_network
-from models.codecs.token_picture import codes_of
+from models.target import TargetModel
 from models.targets import glm_image
 from models.targets.glm_image import GlmImage
 from runs.session import Session, open_session

@@ -33,9 +33,9 @@ from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_files import movqgan_files
 from models.codecs.vqgan_layout import build_vqmodel
 from models.registry import FAMILIES, load_codec
+from models.target import TargetModel
 from models.targets.lumina_mgpt2 import FIRST_CODE
 from models.targets.prompts import room_for_prompts
-from models.targets.transformer_target import TransformerTarget
 from runs.check.transformers import ORACLES
 from runs.session import Session, open_session
 
@@ -68,7 +68,7 @@ def load(folder: Path, method: MethodSettings = PLAIN, **changes: str) -> Sessio
     return open_session(replace(lumina2_settings(folder).with_method(method), **changes))
 
 
-def encoded(target: TransformerTarget, text: str) -> list[int]:
+def encoded(target: TargetModel, text: str) -> list[int]:
     return target.prompts.words.tokenizer.encode(REQUEST + text, add_special_tokens=False).ids
 
 

@@ -1,37 +1,26 @@
-"""Targets that consist of a transformer, an image tokenizer and what makes their prompts."""
+"""A target model: a transformer, an image tokenizer and what makes its prompts."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
-from models.codecs.token_picture import TokenPicture
+from models.base import Context, Layers, PromptRows, TransformerSpec
+from models.codecs.glm_painter import TokenPicture
 from models.codecs.vqgan import ImageTokenizer
+from models.targets.prompts import Prompts
 from models.transformer import Transformer
 
 
-class PromptMaker(Protocol):
-    """What a target needs of its prompts (`models.targets.prompts.Prompts`)."""
-
-    vocab: ImageVocab
-    grid: ImageGrid
-
-    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows: ...
-
-    def length(self, text: str) -> int: ...
-
-
-class TransformerTarget:
-    """A `TargetModel` of any family."""
+class TargetModel:
+    """An autoregressive image model: text in, image codes out."""
 
     def __init__(
         self,
         name: str,
         transformer: Transformer,
-        prompts: PromptMaker,
-        images: ImageTokenizer,
+        prompts: Prompts,
+        images: ImageTokenizer | TokenPicture,
         drafter: Callable[[dict, TransformerSpec], TransformerSpec],
     ):
         """name, drafter: of the family."""
@@ -46,35 +35,65 @@ class TransformerTarget:
         self.device, self.images = device, self.images.to(device)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
+        """Return the conditional row of a text and, with guidance 2, the unconditional one.
+
+        Raises:
+            ValueError: if the text is too long.
+        """
         return self.prompts.rows(text, guidance, self.device)
 
     def length(self, text: str) -> int:
+        """Return the tokens of a text's prompt, with less work than `prompt`; errors as there."""
         return self.prompts.length(text)
 
     def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
+        """Prompt -> features after the final norm (guidance, length, hidden).
+
+        Those of padding are arbitrary. layers: as for `features`.
+        """
         return self.features(prompt.ids, context, layers)
 
     def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
+        """Token ids (rows, n) -> features after the final norm (rows, n, hidden).
+
+        layers: after which the hidden states are wanted, too, in rising order. Each passes the
+        final norm, and they stand behind the features: (rows, n, (1 + layers) hidden).
+        """
         return self.transformer(ids, context, layers)
 
     def score(self, features: Tensor) -> Tensor:
+        """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size).
+
+        Hidden states that stand behind the features are left out.
+        """
         return self.transformer.score(features)
 
     def embedding(self) -> Tensor:
+        """Return the embeddings of all token ids (spec.vocab, hidden)."""
         return self.transformer.embedding.weight
 
     def drafter_spec(self, config: dict) -> TransformerSpec:
+        """Return the sizes in a drafter's config.json; ValueError if it is for another target."""
         return self._drafter(config, self.spec)
 
     @property
     def pictured(self) -> bool:
+        """Whether `picture` makes pictures, not only images of tokens."""
         return not isinstance(self.images, TokenPicture) or self.images.painter is not None
 
     def picture(self, codes: Tensor, text: str, seed: int) -> Tensor:
+        """A finished image's codes (grid.tokens,) -> pixels (height, width, 3), uint8 on the CPU.
+
+        text, seed: of the image, for painters that have noise of their own.
+        """
         if isinstance(self.images, TokenPicture) and self.images.painter is not None:
             size = self.grid.rows, self.grid.columns
             return self.images.painter.paint(codes, size, text, seed)
         return self.to_image(codes[None])[0]
 
     def to_image(self, codes: Tensor) -> Tensor:
+        """Codes (images, grid.tokens) -> pixels (images, height, width, 3), uint8 on the CPU.
+
+        Also of unfinished images, so a painter that takes long makes none of these.
+        """
         return self.images.decode(codes, (self.grid.rows, self.grid.columns))
