@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+_OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
+
 
 def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     """Return the local folder of a checkpoint: `path` itself, or the snapshot of a hub id.
@@ -29,7 +31,8 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
         f"`hf download {path} --local-dir FOLDER`, and give the folder to {flag}"
     )
     try:
-        return Path(snapshot_download(path, local_files_only=offline or not download))
+        local = offline or not download
+        return Path(snapshot_download(path, local_files_only=local, ignore_patterns=_OTHERS))
     except LocalEntryNotFoundError as error:
         why = (
             f"the hub did not deliver it: {error}. {elsewhere}"

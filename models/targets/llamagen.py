@@ -36,13 +36,14 @@ from models.codecs.vqgan_files import VqganFiles, llamagen_vq
 from models.codecs.vqgan_layout import CODEBOOK
 from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
-from models.files.network import KeyMap, Network, Slot
+from models.files.network import KeyMap, Network, Slot, refuse_faults
+from models.files.weights import folder_shapes, naming
 from models.linear import Linear
 from models.target import TargetModel
 from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts
-from models.targets.text_encoder import TextEncoder, check_encoder
+from models.targets.text_encoder import TextEncoder, encoder_network, load_tokenizer
 from models.transformer import Transformer
 from support.json_files import read_object
 
@@ -212,9 +213,9 @@ class LlamaGen(Family):
     def words(self, folder: Path, options: TargetOptions) -> TextEncoder:
         """Return the text encoder, which takes the place of a tokenizer."""
         config, spec = self._config(folder)
-        path = given_path(options, _TEXT)
-        text = TextEncoder.load(path, spec.image_rope.condition, options.device)
-        refuse_other(_TEXT, path, text.width, folder, config, "caption_dim")
+        home = _text_home(options)
+        text = TextEncoder.load(home, spec.image_rope.condition, options.device)
+        refuse_other(_TEXT, home, text.width, folder, config, "caption_dim")
         return text
 
     def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
@@ -248,8 +249,13 @@ class LlamaGen(Family):
 
     def check_text(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that the text encoder is a T5 with all its weights and a tokenizer."""
-        home = _text_home(options)
-        width, count = check_encoder(home)
+        home = _text_home(replace(options, download=False))
+        network = encoder_network(home)
+        with naming(f"--{_TEXT}"):
+            refuse_faults(network.faults(folder_shapes(home)), str(home))
+        load_tokenizer(home)
+        count = sum(parameter.numel() for parameter in network.module.parameters())
+        width = network.module.config.d_model
         text = f"{home}: T5 of width {width}, {count / 1e6:.1f} M parameters of the encoder"
         return Checked(text, 2 * count)
 
@@ -257,7 +263,7 @@ class LlamaGen(Family):
         """Check that text encoder and image tokenizer have the sizes that config.json expects."""
         home, (config, spec) = _text_home(options), self._config(folder)
         width = read_object(home / "config.json")["d_model"]
-        refuse_other(_TEXT, str(home), width, folder, config, "caption_dim")
+        refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, config, options)
         image = spec.image_rope
         return Checked(
@@ -271,7 +277,7 @@ class LlamaGen(Family):
 
 
 def _text_home(options: TargetOptions) -> Path:
-    return checkpoint_folder(given_path(options, _TEXT), f"--{_TEXT}", download=False)
+    return checkpoint_folder(given_path(options, _TEXT), f"--{_TEXT}", options.download)
 
 
 def given_path(options: TargetOptions, flag: str) -> str:
@@ -281,7 +287,9 @@ def given_path(options: TargetOptions, flag: str) -> str:
     return getattr(options, flag)
 
 
-def refuse_other(flag: str, path: str, size: int, folder: Path, config: dict, entry: str) -> None:
+def refuse_other(
+    flag: str, path: object, size: int, folder: Path, config: dict, entry: str
+) -> None:
     """Raise a ValueError unless a part's size is the one that config.json expects."""
     if size != config[entry]:
         raise ValueError(

@@ -25,7 +25,7 @@ def test_a_path_that_is_no_folder_names_the_flag(path) -> None:
 def test_a_hub_id_without_network_names_the_flag(offline, monkeypatch, tmp_path) -> None:
     asked = []
 
-    def snapshot(path: str, local_files_only: bool) -> str:
+    def snapshot(path: str, local_files_only: bool, ignore_patterns: tuple[str, ...]) -> str:
         asked.append(local_files_only)
         raise LocalEntryNotFoundError("no route")
 
@@ -55,7 +55,7 @@ def test_an_empty_cache_offline_is_one_line_of_the_command(tmp_path, monkeypatch
 
 
 def test_a_snapshot_in_the_cache_is_read_offline(monkeypatch, checkpoint, tmp_path) -> None:
-    def snapshot(path: str, local_files_only: bool) -> str:
+    def snapshot(path: str, local_files_only: bool, ignore_patterns: tuple[str, ...]) -> str:
         assert (path, local_files_only) == ("owner/name", True)
         return str(checkpoint)
 

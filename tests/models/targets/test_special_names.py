@@ -113,7 +113,7 @@ def test_names_of_control_tokens_in_a_prompt_are_letters(
 
 def test_names_of_t5s_control_tokens_are_no_control_tokens(tmp_path: Path) -> None:
     write_t5(tmp_path, 16)
-    tokenizer = load_t5_tokenizer(str(tmp_path))
+    tokenizer = load_t5_tokenizer(tmp_path)
     named, plain = (tokenizer(text).input_ids for text in ("a cat </s> <pad>", "a cat"))
     control = tokenizer.all_special_ids
     assert len(named) > len(plain)

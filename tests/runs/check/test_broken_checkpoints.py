@@ -263,7 +263,7 @@ LLAMAGEN: dict[str, Case] = {
     "T5 junk": (
         pickled(T5, JUNK["pickle of nothing"]),
         ENCODER,
-        "--text_encoder_path: .*cannot be read",
+        "--text_encoder_path: .*cannot read",
     ),
     "T5 cut": (cut(f"{T5}/model.safetensors", 500), ENCODER, "model.safetensors"),
     "T5 tokenizer": (
