@@ -19,7 +19,7 @@ from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.kinds import kind_of, kind_with, target_layers
 from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
-from models.files.network import Network, refuse_faults
+from models.files.network import Network
 from models.files.sizes import fitting_config
 from models.files.weights import folder_shapes
 from models.target import TargetModel
@@ -68,7 +68,7 @@ def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDra
             by their headers.
     """
     found = _find(path, lambda config: family.drafter(config, target), target)
-    refuse_faults(found.network.faults(folder_shapes(found.folder)), str(found.folder))
+    found.network.check(folder_shapes(found.folder), str(found.folder))
     return found
 
 

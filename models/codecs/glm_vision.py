@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.base import ImageGrid
 from models.files.entries import require_values
-from models.files.network import Network, Slot, refuse_faults
+from models.files.network import Network, Slot
 from models.files.tensors import read_tensors
 from models.files.weights import folder_shapes, naming, weight_files
 
@@ -37,7 +37,7 @@ class GlmVision:
 
     def __post_init__(self) -> None:
         """Compare the headers of the weights, which are read with the first picture."""
-        refuse_faults(self._files.faults(folder_shapes(self.folder)), str(self.folder))
+        self._files.check(folder_shapes(self.folder), str(self.folder))
 
     @property
     def downsampling(self) -> int:

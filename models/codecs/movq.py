@@ -22,8 +22,8 @@ from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_files import VqganFiles
 from models.files.entries import require_values
-from models.files.gather import renamed, shape_faults
-from models.files.network import refuse_faults
+from models.files.gather import Rules, all_of
+from models.files.network import Network, Slot
 from models.files.weights import folder_shapes, naming, weight_files
 from support.json_files import read_object
 
@@ -56,7 +56,6 @@ _RENAMES = (
     (r"^(\w+)\.mid\.", r"\1.middle_block."),
 )
 _SIDE = 720  # pixels of the usual image
-_COUNTER = "num_batches_tracked"  # a training statistic of the batch norms
 _BUILT = {
     "double_latent": (False,),
     "in_channels": (3,),
@@ -116,41 +115,21 @@ class MovqFiles(VqganFiles):
     """The weights of Emu3's codec."""
 
     entries: dict = field(default_factory=dict)  # of transformers' configuration
-    apart: bool = False  # in the authors' layout
+    renames: Rules = ()  # stored keys -> transformers'
 
-    def build(self) -> Emu3VQVAE:
+    def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
         from transformers import Emu3VQVAE, Emu3VQVAEConfig
 
         with torch.device("meta"):
             model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
-        built = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-        stored, expected = map(_compared, (self.shapes(), built))
-        refuse_faults(shape_faults(stored, expected), self.source)
-        return model
+        slots = {self.prefix + name: Slot(name) for name in model.state_dict()}
+        counters = tuple(key for key in slots if key.endswith("num_batches_tracked"))  # of training
+        keys = {key: slot for key, slot in slots.items() if key not in counters}
+        return Network(model, keys, counters, renames=self.renames, prefix=self.prefix)
 
-    def load(self, device: torch.device | str = "cpu") -> MoVQ:
-        model, stored = self.build(), self.tensors()
-        state = {
-            key: torch.tensor(0)
-            if key.endswith(_COUNTER)
-            else stored[key].reshape(value.shape).to(torch.float32, copy=True)
-            for key, value in model.state_dict().items()
-        }
-        model.load_state_dict(state, assign=True)
+    def open(self, model: Emu3VQVAE) -> MoVQ:
         _take_one_frame(model)
-        return MoVQ(model.to(device), self.config, source=self.source)
-
-    def own_name(self, key: str) -> str:
-        return renamed(key, _RENAMES) if self.apart else key
-
-
-def _compared(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return shapes without statistics; matrices may be 1 x 1 convolutions, as the authors have."""
-    return {
-        key: shape[:2] if shape[2:] == (1, 1) else shape
-        for key, shape in shapes.items()
-        if not key.endswith(_COUNTER)
-    }
+        return MoVQ(model, self.config, source=self.source)
 
 
 def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
@@ -173,7 +152,7 @@ def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
     apart = prefix is None
     entries = config.get("vq_config")
     if apart and "vq_config" not in config:
-        codec = read_object(home / "config.json")
+        codec, _ = all_of(lambda: read_object(home / "config.json"), lambda: folder_shapes(home))
         entries = {theirs: codec[ours] for ours, theirs in _ENTRIES.items() if ours in codec}
         widths = entries.get("channel_multiplier", (1, 2, 2, 4))
         entries["hidden_size"] = entries.get("base_channels", 256) * widths[-1]
@@ -185,7 +164,8 @@ def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
         if apart
         else (f"{folder}, weights vqmodel.*", weight_files(folder))
     )
-    return MovqFiles(source, paths, sizes, prefix or "", entries=entries, apart=apart)
+    renames = _RENAMES if apart else ()
+    return MovqFiles(source, paths, sizes, prefix or "", entries=entries, renames=renames)
 
 
 def _take_one_frame(model: Emu3VQVAE) -> None:

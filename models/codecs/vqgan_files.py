@@ -7,23 +7,15 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from configs.fields import mismatch
 from models.codecs.vqgan import IBQ, ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig, json_config, read_config
-from models.codecs.vqgan_layout import (
-    LLAMAGEN_RENAMES,
-    build_fitting,
-    config_of,
-    fill,
-    llamagen_name,
-    taming_name,
-)
-from models.files.gather import renamed
+from models.codecs.vqgan_layout import config_of, vqgan_network
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
-from models.files.tensors import read_tensors
-from models.files.weights import naming, read_header, weight_files
+from models.files.network import Network
+from models.files.weights import naming, shapes_in, weight_files
 from support.json_files import read_object
 
 IBQ_FILES = ("config.yaml", "model.ckpt")
@@ -42,55 +34,43 @@ class VqganFiles:
     kind: type[ImageTokenizer] = ImageTokenizer
     rounding: float = 0.0  # as `ImageTokenizer` takes it
 
-    def build(self) -> nn.Module:
+    def network(self) -> Network:
         """Return the network on the meta device, once the files' headers fit it.
 
         Raises:
             ValueError: naming the damaged file, or every key that does not fit.
         """
-        shapes = self.shapes()
+        shapes = shapes_in(self.paths)
         with naming(self.source):
-            return build_fitting(self.config, shapes, self._name_of)
+            network = self.build(_without(self.prefix, shapes))
+        network.check(shapes, self.source)
+        return network
+
+    def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
+        """Return the network for weights of these shapes; ValueError if sizes differ."""
+        return vqgan_network(self.config, shapes, self.prefix, self.llamagen)
 
     def load(self, device: torch.device | str = "cpu") -> ImageTokenizer:
-        """Return the image tokenizer in fp32; errors as `build`."""
-        model = self.build()
-        fill(model, self.tensors(), self._name_of)
+        """Return the image tokenizer in fp32; errors as `network`."""
+        network = self.network()
+        network.fill_from(self.paths, self.source, torch.float32, torch.device("cpu"))
+        return self.open(network.module).to(torch.device(device))
+
+    def open(self, model: nn.Module) -> ImageTokenizer:
+        """Return the image tokenizer of a network with its weights."""
         if self.llamagen:
             # The file holds latents of any length; the decoder was trained on those of length 1.
             # The length of the encoder's outputs does not change which of these is nearest.
             codebook = model.quantize.embedding.weight
             codebook.data = F.normalize(codebook.data, dim=-1)
-        model = model.to(device, memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)
         return self.kind(model, self.config, self.rounding, self.source)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes in the files' headers, by the keys of this layout."""
-        stored = _shapes(self.paths, self.prefix)
-        return {self.own_name(key): shape for key, shape in stored.items()}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the weights, by the keys of this layout."""
-        stored = read_tensors(self.paths, self.prefix)
-        return {self.own_name(key.removeprefix(self.prefix)): value for key, value in stored}
-
-    def own_name(self, key: str) -> str:
-        """Return the key of this layout for a stored one."""
-        return renamed(key, LLAMAGEN_RENAMES) if self.llamagen else key
-
-    def _name_of(self, name: str) -> str:
-        """Return the public key for a diffusers key."""
-        return llamagen_name(name) if self.llamagen else taming_name(name, len(self.config.ch_mult))
-
-
-def _shapes(paths: list[Path], prefix: str = "") -> dict[str, tuple[int, ...]]:
+def _without(prefix: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the weights whose keys start with a prefix, which is left out."""
-    return {
-        key.removeprefix(prefix): info.shape
-        for path in paths
-        for key, info in read_header(path).items()
-        if key.startswith(prefix)
-    }
+    begun = (key for key in shapes if key.startswith(prefix))
+    return {key.removeprefix(prefix): shapes[key] for key in begun}
 
 
 def vqgan_files(home: Path) -> VqganFiles:
@@ -153,7 +133,7 @@ def movqgan_files(path: Path) -> VqganFiles:
 def _sized(path: Path, expected: str, side: int, **more: bool) -> VqganConfig:
     if not path.is_file():
         raise mismatch("--vq_path", f"no file {path}", expected)
-    shapes = _shapes([path])
+    shapes = shapes_in([path])
     with naming(f"--vq_path: {path}"):
         return config_of(shapes, side, **more)
 
@@ -173,7 +153,7 @@ def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
         ValueError: the weights are missing, damaged or another network's.
     """
     paths, source = weight_files(folder), f"{folder}, weights {prefix}*"
-    if not (shapes := _shapes(paths, prefix)):
+    if not (shapes := _without(prefix, shapes_in(paths))):
         raise ValueError(f"{folder}: no image codec among the weights (keys {prefix}*)")
     with naming(source):
         return VqganFiles(source, paths, config_of(shapes, side), prefix, llamagen=True)

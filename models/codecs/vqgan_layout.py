@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig
-from models.files.gather import renamed, shape_faults, shown
+from models.files.gather import renamed
+from models.files.network import Network, Slot
 from support.json_files import shortened
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ _SHAPED = {
     "n_embed": (CODEBOOK, 0),
 }
 _BLOCK = re.compile(r"encoder\.conv_blocks\.(?P<level>\d+)\.res\.(?P<block>\d+)\.conv\d\.weight")
-_TRAINING = ("loss.", "ema_", "quantize.codebook_used")
 
 
 def build_vqmodel(config: VqganConfig) -> VQModel:
@@ -73,36 +73,38 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
     )
 
 
-def build_fitting(
-    config: VqganConfig, shapes: Mapping[str, tuple[int, ...]], name_of: Callable[[str], str]
-) -> VQModel:
-    """Return the network of these sizes on the meta device, once the stored weights fit it.
+def vqgan_network(
+    config: VqganConfig, shapes: Mapping[str, tuple[int, ...]], prefix: str, llamagen: bool
+) -> Network:
+    """Return the network of these sizes on the meta device, with its public keys.
 
     Args:
         config: sizes as the configuration says.
-        shapes: of the stored weights, by public key; those of training only are passed over.
-        name_of: diffusers key -> public key.
+        shapes: of the stored weights, by public key without the prefix.
+        prefix: of the keys.
+        llamagen: keys are LlamaGen's, not those of the taming layout.
 
     Raises:
-        ValueError: naming every size that the weights contradict, or every key that does not fit.
+        ValueError: naming every size that the weights contradict.
     """
     # before the network is built, which with wrong sizes takes minutes or overflows
-    stored = stored_sizes(shapes)
     faults = [
         f"{entry} is {shortened(getattr(config, entry))}, the weights hold {size}"
-        for entry, size in stored.items()
+        for entry, size in stored_sizes(shapes).items()
         if getattr(config, entry) != size
     ]
     if faults:
         raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
     with torch.device("meta"):
         model = build_vqmodel(config)
-    public = to_public(model.state_dict(), name_of)
-    expected = {name: tuple(value.shape) for name, value in public.items()}
-    shapes = {name: shape for name, shape in shapes.items() if not name.startswith(_TRAINING)}
-    if faults := shape_faults(shapes, expected):
-        raise ValueError(f"the weights do not fit the configuration: {shown(faults)}")
-    return model
+    levels = len(config.ch_mult)
+    keys = {
+        prefix + (llamagen_name(name) if llamagen else taming_name(name, levels)): Slot(name)
+        for name in model.state_dict()
+    }
+    training = tuple(prefix + name for name in ("loss.", "ema_", "quantize.codebook_used"))
+    renames = LLAMAGEN_RENAMES if llamagen else ()
+    return Network(model, keys, ignored=training, renames=renames, prefix=prefix)
 
 
 def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -173,12 +175,3 @@ def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dic
         name_of(name): value[:, :, None, None] if matrix[name] else value
         for name, value in state.items()
     }
-
-
-def fill(model: VQModel, state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> None:
-    """Give the network that `build_fitting` has returned its weights, by public key, in fp32."""
-    weights = {  # copies: nothing keeps the mapped file open
-        name: state[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
-        for name, value in model.state_dict().items()
-    }
-    model.load_state_dict(weights, assign=True)

@@ -1,11 +1,12 @@
 """Several reads whose faults are told together, and differences between weights in words."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from support.wording import first_of
 
+Rules = Sequence[tuple[str, str]]  # regular expressions and what replaces them
 _SHOWN = 20  # differences in an error
 
 
@@ -27,20 +28,7 @@ def shown(faults: Sequence[str]) -> str:
     return first_of(faults, _SHOWN)
 
 
-def shape_faults(
-    stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
-) -> list[str]:
-    """Return every missing, unexpected and mis-shaped key, in words; none if all fit."""
-    faults = [f"missing key {key}" for key in expected if key not in stored]
-    faults += [f"unexpected key {key}" for key in stored if key not in expected]
-    return faults + [
-        f"{key} has shape {stored[key]}, expected {shape}"
-        for key, shape in expected.items()
-        if stored.get(key, shape) != shape
-    ]
-
-
-def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
+def renamed(name: str, rules: Rules) -> str:
     """Return a key with every pattern replaced, one rule after the other."""
     for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from models.base import TransformerSpec
-from models.files.gather import shown
+from models.files.gather import Rules, renamed, shown
 from models.files.tensors import read_tensors
-from models.files.weights import folder_shapes, weight_files
+from models.files.weights import shapes_in, weight_files
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,15 @@ class Network:
     keys: KeyMap
     ignored: tuple[str, ...] = ()  # prefixes of public keys that are not its weights
     optional: tuple[str, ...] = ()  # keys that may be absent
-    # prefixes of keys in files of other layouts -> those here; the first that fits is taken
-    older: tuple[tuple[str, str], ...] = ()
+    renames: Rules = ()  # keys of other layouts -> this one's
+    prefix: str = ""  # of its keys, where other networks' weights are in the same files
 
     def name(self, key: str) -> str:
         """Return the key of this layout for a key of any layout."""
-        for old, new in self.older:
-            if key.startswith(old):
-                return new + key.removeprefix(old)
-        return key
+        return renamed(key, self.renames)
 
     def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
         """Read a checkpoint folder's weights into the module and freeze it.
-
-        Headers are compared before memory is allocated. It is allocated once, in its type and
-        place; the files are read tensor by tensor.
 
         Returns:
             The optional keys that were absent.
@@ -56,16 +50,35 @@ class Network:
         Raises:
             ValueError: naming the folder and every difference, or the file that is damaged.
         """
-        refuse_faults(self.faults(folder_shapes(folder)), str(folder))
+        return self.fill_from(weight_files(folder), str(folder), dtype, device)
+
+    def fill_from(
+        self, files: Sequence[Path], source: str, dtype: torch.dtype, device: torch.device
+    ) -> set[str]:
+        """Read weight files as `fill` does; source: what errors name.
+
+        Headers are compared before memory is allocated. It is allocated once, in its type and
+        place; the files are read tensor by tensor.
+        """
+        self.check(shapes_in(files), source)
         self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
-        parameters, absent = dict(self.module.named_parameters()), set(self.optional)
-        for key, tensor in read_tensors(weight_files(folder)):
+        tensors, absent = self.module.state_dict(), set(self.optional)
+        for key, tensor in read_tensors(files):
             # `faults` has compared all shapes; what is not ours is passed over
             name = self.name(key)
             if slot := self.keys.get(name):
-                parameters[slot.parameter].data[slot.rows].copy_(tensor[slot.source])
+                to, value = tensors[slot.parameter][slot.rows], tensor[slot.source]
+                to.copy_(value.reshape(to.shape) if value.numel() == to.numel() else value)
                 absent.discard(name)
         return absent
+
+    def check(self, stored: Mapping[str, tuple[int, ...]], source: str) -> None:
+        """Raise a ValueError about `source` with the first of its faults, if it has any.
+
+        stored: as for `faults`.
+        """
+        if faults := self.faults(stored):
+            raise ValueError(f"{source} does not fit the model: {shown(faults)}")
 
     def faults(
         self, stored: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()
@@ -76,11 +89,13 @@ class Network:
             stored: shapes by key.
             unread: keys whose files cannot be read; they do not count as missing.
         """
-        shapes = {self.name(key): shape for key, shape in stored.items()}
+        shapes = {
+            self.name(key): shape for key, shape in stored.items() if key.startswith(self.prefix)
+        }
         known = {*shapes, *map(self.name, unread), *self.optional}
-        parameters = dict(self.module.named_parameters())
+        tensors = self.module.state_dict()
         differences = (
-            _difference(key, shape, parameters, self.keys)
+            _difference(key, shape, tensors, self.keys)
             for key, shape in shapes.items()
             if key in self.keys or not key.startswith(self.ignored)
         )
@@ -88,14 +103,8 @@ class Network:
         return missing + [fault for fault in differences if fault is not None]
 
 
-def refuse_faults(faults: Sequence[str], where: str = "the checkpoint") -> None:
-    """Raise a ValueError with the first of the faults, if there are any."""
-    if faults:
-        raise ValueError(f"{where} does not fit the model: {shown(faults)}")
-
-
 def _difference(
-    key: str, shape: tuple[int, ...], parameters: Mapping[str, nn.Parameter], keys: KeyMap
+    key: str, shape: tuple[int, ...], tensors: Mapping[str, Tensor], keys: KeyMap
 ) -> str | None:
     """Return, in words, what is wrong with a public key of a shape; None if it fits."""
     slot = keys.get(key)
@@ -103,14 +112,19 @@ def _difference(
         return f"unexpected key {key}"
     if slot.height is not None and shape[:1] != (slot.height,):
         return f"{key} has shape {shape}, expected {slot.height} rows"
-    expected = tuple(parameters[slot.parameter][slot.rows].shape)
+    expected = tuple(tensors[slot.parameter][slot.rows].shape)
     # a scalar has no rows to take a slice of
     read = (len(range(*slot.source.indices(shape[0]))), *shape[1:]) if shape else shape
     # a query/key norm (heads, head_dim) that all heads share is (1, head_dim) or (head_dim,)
     shared = (".q_norm." in key or ".k_norm." in key) and read[-1:] == expected[1:]
-    if read == expected or shared and read[:-1] in ((), (1,)):
+    if _flat(read) == _flat(expected) or shared and read[:-1] in ((), (1,)):
         return None
     return f"{key} has shape {read}, expected {expected}"
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a matrix for a convolution of 1 x 1, which some layouts have instead."""
+    return shape[:2] if shape[2:] == (1, 1) else shape
 
 
 def public_state(module: nn.Module, keys: KeyMap) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ It does not import torch, which takes seconds.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,10 +118,10 @@ def placed_keys(folder: Path) -> dict[str, Path]:
 
 
 def folder_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors of a checkpoint folder, by key, from the files' headers.
+    """Return the shapes of all tensors of a checkpoint folder; errors as `weight_files`."""
+    return shapes_in(weight_files(folder))
 
-    Errors as weight_files and read_header.
-    """
-    return {
-        key: info.shape for file in weight_files(folder) for key, info in read_header(file).items()
-    }
+
+def shapes_in(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes in the headers of files, by key; errors as `read_header`."""
+    return {key: info.shape for file in files for key, info in read_header(file).items()}

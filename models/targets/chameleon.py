@@ -83,7 +83,7 @@ class ChameleonPrompts(Prompts):
 class WithVqgan(Family):
     """A family with Chameleon's VQGAN, in Meta's files or among the checkpoint's own weights."""
 
-    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         home = find_vqgan(folder, tokenizer_folder(options))
         return bundled_vqgan(folder) if home is None else vqgan_files(home)
 
@@ -94,7 +94,7 @@ class Chameleon(WithVqgan):
     name = "chameleon"
     prompts = ChameleonPrompts
     fit = META
-    frame: tuple[str, ...] = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # tokens around a prompt's text
+    frame = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)
 
     def spec(self, config: dict) -> TransformerSpec:
         return decoder_spec(config)

@@ -31,6 +31,7 @@ from models.files.weights import naming
 from models.targets.family import Family
 from models.targets.llama import decoder_keys, decoder_network, llama_spec
 from models.targets.prompts import Prompts, Words
+from support.json_files import read_object
 
 BOS, PAD, ROW_END = "<|extra_203|>", "<|endoftext|>", "<|extra_200|>"
 BEGIN_IMAGE, BEGIN_TOKENS = "<|image start|>", "<|image token|>"
@@ -42,12 +43,12 @@ _WORD = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# prefixes of the other layouts -> today's
+# keys of the other layouts -> today's
 _OLDER = (
-    ("text_model.lm_head.", "lm_head."),
-    ("text_model.model.", DECODER),
-    ("vqmodel.", "model.vqmodel."),
-    *((f"model.{module}.", f"{DECODER}{module}.") for module in ("embed_tokens", "layers", "norm")),
+    (r"^text_model\.lm_head\.", "lm_head."),
+    (r"^text_model\.model\.", DECODER),
+    (r"^vqmodel\.", "model.vqmodel."),
+    (r"^model\.(embed_tokens|layers|norm)\.", rf"{DECODER}\1."),
 )
 # transformers' Emu3TextConfig; a config.json need not repeat them
 _DEFAULTS = {
@@ -159,12 +160,13 @@ class Emu3(Family):
             codes = movq_sizes(config.get("vq_config")).n_embed
             vocab = ImageVocab(max(0, spec.vocab - codes), codes)
         keys = decoder_keys(spec, vocab, DECODER)
-        return decoder_network(spec, vocab, keys, ignored=("model.vqmodel.",), older=_OLDER)
+        return decoder_network(spec, vocab, keys, ignored=("model.vqmodel.",), renames=_OLDER)
 
     def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
         return Emu3Vocab(folder)
 
-    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> MovqFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> MovqFiles:
+        config = read_object(folder / "config.json")
         with naming(folder):
             self.entries(config)  # of this family
         return movq_files(folder, config)

@@ -82,7 +82,7 @@ class Emu35(Emu3):
             "github.com/baaivision/Emu3.5"
         )
 
-    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         places = _places(folder, _CODEC)
         for home in places:
             if all((home / name).is_file() for name in IBQ_FILES):

@@ -12,8 +12,10 @@ from models.codecs.codec import ADM, Codec, Fit
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
 from models.files.gather import all_of
+from models.files.names import HUB_TOKENIZER
 from models.files.network import Network
 from models.files.sizes import fitting_config
+from models.files.tokenizer_file import load_tokenizer
 from models.files.weights import naming
 from models.target import TargetModel
 from models.targets.llama import llama_drafter_spec
@@ -53,15 +55,19 @@ class Part:
 class Family(ABC):
     """A family of targets in its public files.
 
-    A family says what its config.json means (`spec`, `network`), where its tokenizers are (`words`,
-    `image_files`) and how its prompts look (`prompts`). All else has a default.
+    A family says what its config.json means (`spec`, `network`), where its image tokenizer is
+    (`image_files`) and how its prompts look (`prompts`, `frame`). All else has a default.
     """
 
     name: str
     prompts: type[Prompts]
     fit: Fit = ADM  # how pictures are brought to the model's size
     decoded = True  # whether its image tokenizer makes pixels
-    image_part = "image tokenizer"  # its name in reports
+    # names of the parts in reports, and flags that name their files
+    text_part, image_part = "text tokenizer", "image tokenizer"
+    text_flag: str | None = None
+    image_flag: str | None = None
+    frame: tuple[str, ...] = ()  # names of the tokens around a prompt's text
 
     @abstractmethod
     def spec(self, config: dict) -> TransformerSpec:
@@ -74,21 +80,22 @@ class Family(ABC):
         vocab: ids of the image codes; None: as many as config.json says, whichever they are.
         """
 
-    @abstractmethod
     def words(self, folder: Path, options: TargetOptions) -> Words:
         """Return the text tokenizer; ValueError if it is missing, damaged or lacks a token."""
+        path = folder / HUB_TOKENIZER
+        return Words(load_tokenizer(path), path, self.frame)
 
-    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         """Return where the image tokenizer's weights are; ValueError if they are nowhere."""
         raise NotImplementedError
 
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+    def images(self, folder: Path, options: TargetOptions) -> ImageTokenizer:
         """Return the image tokenizer; ValueError names what is missing, damaged or different."""
-        return self.image_files(folder, config, options).load(options.device)
+        return self.image_files(folder, options).load(options.device)
 
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
+    def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
         """Return what the image tokenizer makes, without its weights; errors as `images`."""
-        sizes = self.image_files(folder, config, options).config
+        sizes = self.image_files(folder, options).config
         return ImageCodes(sizes.n_embed, sizes.grid[0], sizes.downsampling)
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
@@ -111,7 +118,7 @@ class Family(ABC):
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
         config, spec = fitting_config(folder, self.spec)
         # first, so that their faults are told before minutes of reading weights
-        images, prompts = self._parts(folder, config, spec, options)
+        images, prompts = self._parts(folder, spec, options)
         network = self.network(config, prompts.vocab)
         network.fill(folder, options.dtype, options.device)
         return self.target(self.finish(network.module, prompts), prompts, images)
@@ -127,26 +134,25 @@ class Family(ABC):
 
         Arguments and errors as `load`.
         """
-        config, spec = self._config(folder)
-        images, prompts = self._parts(folder, config, spec, options)
+        images, prompts = self._parts(folder, self._config(folder)[1], options)
         # the row of the caption alone: a negative prompt is no part of the training data
         count = images.config.n_embed
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
 
     def codes(self, folder: Path, options: TargetOptions) -> int:
         """Return the number of image codes."""
-        return self.image_codes(folder, self._config(folder)[0], options).count
+        return self.image_codes(folder, options).count
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         """Return the latents of the image codes, (codes, width), fp32."""
-        return self.images(folder, read_object(folder / "config.json"), options).codebook
+        return self.images(folder, options).codebook
 
     @property
     def parts(self) -> Mapping[str, Part]:
         """The checks of the parts, by name; what they look at is not the transformer's."""
         return {
-            "text tokenizer": Part(self.check_text),
-            self.image_part: Part(self.check_images),
+            self.text_part: Part(self.check_text, self.text_flag),
+            self.image_part: Part(self.check_images, self.image_flag),
         }
 
     def check_text(self, folder: Path, options: TargetOptions) -> Checked:
@@ -158,9 +164,8 @@ class Family(ABC):
 
         It computes in fp32.
         """
-        config = read_object(folder / "config.json")
-        files = self.image_files(folder, config, replace(options, download=False))
-        count = sum(parameter.numel() for parameter in files.build().parameters())
+        files = self.image_files(folder, replace(options, download=False))
+        count = sum(parameter.numel() for parameter in files.network().module.parameters())
         sizes = files.config
         text = f"{files.source}: {sizes.n_embed} codes, {sizes.resolution} x {sizes.resolution} "
         return Checked(f"{text}pixels, {count / 1e6:.1f} M parameters", 4 * count)
@@ -168,8 +173,8 @@ class Family(ABC):
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that parts and config.json, right in themselves, fit together for an image."""
         options = replace(options, download=False)
-        config, spec = self._config(folder)
-        prompts = self._prompts(self.words(folder, options), folder, config, spec, options)
+        words, spec = self.words(folder, options), self._config(folder)[1]
+        prompts = self._prompts(words, folder, spec, options)
         grid = prompts.grid
         ends = "" if grid.row_end is None else f" and {grid.rows} row ends"
         text = "text tokenizer, image tokenizer and config.json fit together; an image is"
@@ -184,20 +189,15 @@ class Family(ABC):
             return config, self.spec(config)
 
     def _parts(
-        self, folder: Path, config: dict, spec: TransformerSpec, options: TargetOptions
+        self, folder: Path, spec: TransformerSpec, options: TargetOptions
     ) -> tuple[ImageTokenizer, Prompts]:
         words, images = all_of(
-            lambda: self.words(folder, options), lambda: self.images(folder, config, options)
+            lambda: self.words(folder, options), lambda: self.images(folder, options)
         )
-        return images, self._prompts(words, folder, config, spec, options)
+        return images, self._prompts(words, folder, spec, options)
 
     def _prompts(
-        self,
-        words: Words,
-        folder: Path,
-        config: dict,
-        spec: TransformerSpec,
-        options: TargetOptions,
+        self, words: Words, folder: Path, spec: TransformerSpec, options: TargetOptions
     ) -> Prompts:
         with naming(folder):
-            return self.prompts(words, self.image_codes(folder, config, options), spec, options)
+            return self.prompts(words, self.image_codes(folder, options), spec, options)

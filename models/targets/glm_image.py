@@ -232,19 +232,18 @@ class GlmImage(Family):
                 return GlmWords(place)
         raise ValueError(f"missing file: {HUB_TOKENIZER} in {' or '.join(map(str, places))}")
 
-    def images(self, folder: Path, config: dict, options: TargetOptions) -> TokenPicture:
+    def images(self, folder: Path, options: TargetOptions) -> TokenPicture:
         if lacks := lacks_painter(_root(folder)):
             remark(_TOKENS_ONLY.format(lacks))
             return TokenPicture()
         return TokenPicture(GlmPainter(_root(folder), options.device))
 
-    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
-        return ImageCodes(_codes(config), _PREVIEW, _CELL)
+    def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
+        return ImageCodes(_codes(read_object(folder / "config.json")), _PREVIEW, _CELL)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         config, spec = self._config(folder)
-        words = self.words(folder, options)
-        prompts = self._prompts(words, folder, config, spec, options)
+        prompts = self._prompts(self.words(folder, options), folder, spec, options)
         images = GlmVision(folder, config, prompts.grid, options.device)
         count = _codes(config)
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)

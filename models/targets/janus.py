@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
-from models.files.names import HUB_TOKENIZER
 from models.files.network import KeyMap, Network, Slot
-from models.files.tokenizer_file import load_tokenizer, row_ids
+from models.files.tokenizer_file import row_ids
 from models.files.weights import naming
 from models.linear import Linear
 from models.targets.family import Family
 from models.targets.janus_config import JanusConfig, Keys, janus_config
 from models.targets.llama import HEAD, decoder_keys, llama_spec
-from models.targets.prompts import Prompts, Words
+from models.targets.prompts import Prompts
 from models.transformer import Transformer
+from support.json_files import read_object
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
 ROLES = "User", "Assistant"
@@ -116,6 +116,7 @@ class JanusPro(Family):
     name = "janus_pro"
     prompts = JanusPrompts
     image_part = "image codec"
+    frame = (BOS, PAD, BEGIN_IMAGE)
 
     def spec(self, config: dict) -> TransformerSpec:
         """Return the transformer's sizes; its ids are those of the text, then the codes."""
@@ -138,11 +139,8 @@ class JanusPro(Family):
         network.embed_codes()
         return network.transformer
 
-    def words(self, folder: Path, options: TargetOptions) -> Words:
-        path = folder / HUB_TOKENIZER
-        return Words(load_tokenizer(path), path, (BOS, PAD, BEGIN_IMAGE))
-
-    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
+        config = read_object(folder / "config.json")
         with naming(folder):
             parsed = janus_config(config)
         files = janus_vq(folder, parsed.keys.codec, parsed.side)

@@ -9,20 +9,18 @@ unscaled embedding. All three are entered into the weights once, after reading.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-from models.base import ImageVocab, TargetOptions, TransformerSpec
+from models.base import ImageVocab, TransformerSpec
 from models.codecs.codec import META
 from models.files.entries import filled, require_model, require_values
-from models.files.names import HUB_TOKENIZER
 from models.files.network import Network
 from models.files.recognition import MODEL_TYPES
-from models.files.tokenizer_file import load_tokenizer, row_ids
+from models.files.tokenizer_file import row_ids
 from models.targets.chameleon import WithVqgan, vqgan_codes
 from models.targets.llama import HEAD, decoder_keys, decoder_network, wide_llama_spec
-from models.targets.prompts import Prompts, Words
+from models.targets.prompts import Prompts
 from models.transformer import RMSNorm, Transformer
 
 BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL = "<bos>", "<pad>", "<boi>", "<unconditional>"
@@ -57,14 +55,8 @@ class LiquidPrompts(Prompts):
 
     pad = PAD
 
-    def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
-        vocab = ImageVocab(len(self.words), self.codes.count)
-        if vocab.first_id + vocab.size > spec.vocab:
-            raise ValueError(
-                f"{self.words.path} has {vocab.first_id} ids, the VQGAN {vocab.size} codes; "
-                f"config.json has {spec.vocab} ids, too few for both"
-            )
-        return vocab
+    def first_code(self) -> int:
+        return len(self.words)
 
     def ids(self, text: str) -> list[int]:
         words = self.words
@@ -79,6 +71,7 @@ class Liquid(WithVqgan):
 
     name = "liquid"
     prompts = LiquidPrompts
+    frame = (BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL)
     fit = META
 
     def entries(self, config: dict) -> dict:
@@ -112,7 +105,3 @@ class Liquid(WithVqgan):
             if isinstance(module, RMSNorm):
                 module.weight.add_(1.0)
         return network
-
-    def words(self, folder: Path, options: TargetOptions) -> Words:
-        path = folder / HUB_TOKENIZER
-        return Words(load_tokenizer(path), path, (BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL))

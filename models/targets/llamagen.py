@@ -36,11 +36,12 @@ from models.codecs.vqgan_files import VqganFiles, llamagen_vq
 from models.codecs.vqgan_layout import CODEBOOK
 from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
-from models.files.network import KeyMap, Network, Slot, refuse_faults
-from models.files.weights import folder_shapes, naming
+from models.files.network import KeyMap, Network, Slot
+from models.files.tensors import read_tensors
+from models.files.weights import folder_shapes
 from models.linear import Linear
 from models.target import TargetModel
-from models.targets.family import Checked, Family, ImageSequence, Part
+from models.targets.family import Checked, Family, ImageSequence
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts
 from models.targets.text_encoder import TextEncoder, encoder_network, load_tokenizer
@@ -161,6 +162,7 @@ class LlamaGen(Family):
     """Text-to-image with LlamaGen. side: codes per row and column of the stage; None: any."""
 
     name = "llamagen"
+    text_part, text_flag, image_flag = "text encoder", _TEXT, _VQ
 
     def __init__(self, side: int | None = None):
         self.side = side
@@ -218,8 +220,9 @@ class LlamaGen(Family):
         refuse_other(_TEXT, home, text.width, folder, config, "caption_dim")
         return text
 
-    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         # the weights do not tell the image's side, config.json does
+        config = read_object(folder / "config.json")
         path, side = given_path(options, _VQ), math.isqrt(config["block_size"])
         files = llamagen_vq(Path(path), side)
         refuse_other(_VQ, path, files.config.n_embed, folder, config, "vocab_size")
@@ -228,7 +231,7 @@ class LlamaGen(Family):
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         """Return what a checkpoint does with pictures and captions; no text encoder is read."""
         config, spec = self._config(folder)
-        images, slots = self.images(folder, config, options), spec.image_rope.condition
+        images, slots = self.images(folder, options), spec.image_rope.condition
         grid = ImageGrid(*images.grid)
         return Codec(images, grid, images.config.n_embed, lambda text: slots, self.fit)
 
@@ -237,22 +240,14 @@ class LlamaGen(Family):
 
         LANTERN's published table is of these, not of the vectors of length 1 that are decoded.
         """
-        files = self.image_files(folder, self._config(folder)[0], options)
-        return files.tensors()[CODEBOOK].float()
-
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        return {
-            "text encoder": Part(self.check_text, _TEXT),
-            self.image_part: Part(self.check_images, _VQ),
-        }
+        files = self.image_files(folder, options)
+        return dict(read_tensors(files.paths, CODEBOOK))[CODEBOOK].float()
 
     def check_text(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that the text encoder is a T5 with all its weights and a tokenizer."""
         home = _text_home(replace(options, download=False))
         network = encoder_network(home)
-        with naming(f"--{_TEXT}"):
-            refuse_faults(network.faults(folder_shapes(home)), str(home))
+        network.check(folder_shapes(home), f"--{_TEXT}: {home}")
         load_tokenizer(home)
         count = sum(parameter.numel() for parameter in network.module.parameters())
         width = network.module.config.d_model
@@ -264,15 +259,16 @@ class LlamaGen(Family):
         home, (config, spec) = _text_home(options), self._config(folder)
         width = read_object(home / "config.json")["d_model"]
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
-        self.image_files(folder, config, options)
+        self.image_files(folder, options)
         image = spec.image_rope
         return Checked(
             "text encoder, image tokenizer and config.json fit together",
             sequence=ImageSequence(ImageGrid(image.side, image.side), image.condition),
         )
 
-    def _prompts(self, words: TextEncoder, folder: Path, config: dict, spec: TransformerSpec,
-                 options: TargetOptions) -> LlamaGenPrompts:  # fmt: skip
+    def _prompts(
+        self, words: TextEncoder, folder: Path, spec: TransformerSpec, options: TargetOptions
+    ) -> LlamaGenPrompts:
         return LlamaGenPrompts(words, spec)
 
 

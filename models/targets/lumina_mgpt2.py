@@ -5,7 +5,6 @@ tokenizer has no tokens for the image codes: their ids are fixed. tokenizer_conf
 token that prompts begin with, and where there is no token for the end of a turn, its name is text.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from configs.targets import TARGETS
@@ -16,7 +15,7 @@ from models.files.names import BUNDLED_VQGAN, HUB_TOKENIZER
 from models.files.network import Network
 from models.files.tokenizer_file import load_tokenizer
 from models.targets.chameleon import BEGIN_IMAGE, BOS, END_OF_TURN, Chameleon
-from models.targets.family import Family, Part
+from models.targets.family import Family
 from models.targets.llama import decoder_keys, decoder_network, decoder_spec
 from models.targets.llamagen import given_path
 from models.targets.lumina_mgpt import ROW_END, LuminaPrompts
@@ -56,14 +55,8 @@ class LuminaMgpt2Prompts(LuminaPrompts):
     pad = BOS
     sizes = TARGETS["lumina_mgpt2"].sizes
 
-    def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
-        vocab = ImageVocab(FIRST_CODE, self.codes.count)
-        if vocab.first_id + vocab.size > spec.vocab:
-            raise ValueError(
-                f"the image codec has {vocab.size} codes, of which the first has the id "
-                f"{FIRST_CODE}; config.json has {spec.vocab} ids, too few"
-            )
-        return vocab
+    def first_code(self) -> int:
+        return FIRST_CODE
 
 
 class LuminaMgpt2(Family):
@@ -71,7 +64,7 @@ class LuminaMgpt2(Family):
 
     name = "lumina_mgpt2"
     prompts = LuminaMgpt2Prompts
-    image_part = "image codec"
+    image_part, image_flag = "image codec", "vq_path"
     drafter = Chameleon.drafter
 
     def spec(self, config: dict) -> TransformerSpec:
@@ -89,9 +82,5 @@ class LuminaMgpt2(Family):
     def words(self, folder: Path, options: TargetOptions) -> LuminaMgpt2Words:
         return LuminaMgpt2Words(folder)
 
-    def image_files(self, folder: Path, config: dict, options: TargetOptions) -> VqganFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         return movqgan_files(Path(given_path(options, "vq_path")))
-
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        return super().parts | {self.image_part: Part(self.check_images, "vq_path")}

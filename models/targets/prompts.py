@@ -67,16 +67,28 @@ class Prompts:
 
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
         """Return the ids of the image codes; ValueError unless all parts have as many."""
-        vocab, words = self.words.image, self.words
+        words, vocab, count = self.words, self.words.image, self.codes.count
+        if vocab is None:
+            vocab = ImageVocab(self.first_code(), count)
+            if vocab.first_id + count > spec.vocab:
+                raise ValueError(
+                    f"the image tokenizer has {count} codes, of which the first has the id "
+                    f"{vocab.first_id}; config.json has {spec.vocab} ids, too few"
+                )
+            return vocab
         # other codes would fail only at the very end, other ids in the middle of a prompt
         highest = max(words.tokenizer.get_vocab().values())
-        if vocab.size != self.codes.count or highest >= spec.vocab:
+        if vocab.size != count or highest >= spec.vocab:
             raise ValueError(
                 f"{words.path} names {vocab.size} image codes from id {vocab.first_id} on and ids "
-                f"up to {highest}; the image tokenizer has {self.codes.count} codes, config.json "
+                f"up to {highest}; the image tokenizer has {count} codes, config.json "
                 f"{spec.vocab} ids"
             )
         return vocab
+
+    def first_code(self) -> int:
+        """Return the id of image code 0, of families whose tokenizers do not name the codes."""
+        raise NotImplementedError
 
     def image_grid(self) -> ImageGrid:
         """Return the grid of the image's tokens; ValueError if that size cannot be generated."""

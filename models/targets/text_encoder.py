@@ -90,8 +90,8 @@ def encoder_network(folder: Path) -> Network:
         except Exception as error:  # transformers checks entries, each with its own exception
             raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     keys = {name: Slot(name) for name, _ in model.named_parameters()}
-    others, one_tensor = ("decoder.", "lm_head."), (("encoder.embed_tokens.", "shared."),)
-    return Network(model, keys, ignored=others, older=one_tensor)
+    one_tensor = ((r"^encoder\.embed_tokens\.", "shared."),)
+    return Network(model, keys, ignored=("decoder.", "lm_head."), renames=one_tensor)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

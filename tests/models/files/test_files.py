@@ -98,7 +98,8 @@ def test_bundled_weights_that_do_not_fit_are_all_named(folder) -> None:
     del state["model.vqmodel.quant_conv.bias"]
     save_file(state | {"model.vqmodel.extra": torch.zeros(1)}, folder / "model.safetensors")
     with pytest.raises(
-        ValueError, match=r"model\.vqmodel.*missing key quant_conv\.bias.*unexpected key extra"
+        ValueError,
+        match=r"missing key model\.vqmodel\.quant_conv\.bias.*unexpected key model\.vqmodel\.extra",
     ):
         pixels(folder)
 

@@ -243,11 +243,11 @@ CONV_Y = "decoder.norm_out.conv_y.weight"
         ),
         (
             lambda f: change_codec(f, lambda s: s.pop(CONV_Y)),
-            f"--vq_path: .*movqgan_270M.ckpt: .*missing key {CONV_Y}",
+            f"--vq_path: .*movqgan_270M.ckpt does not fit .*missing key {CONV_Y}",
         ),
         (
             lambda f: change_codec(f, lambda s: s.update(y=torch.ones(2))),
-            r"movqgan_270M.ckpt: .*unexpected key y",
+            r"movqgan_270M.ckpt does not fit .*unexpected key y",
         ),
         (
             lambda f: (f.parent / CODEC).write_bytes(b"junk"),
