@@ -55,6 +55,7 @@ _RENAMES = (
     (r"^(\w+)\.(down|up)\.", r"\1.\2_block.\2."),
     (r"^(\w+)\.mid\.", r"\1.middle_block."),
 )
+_COUNTER = "num_batches_tracked"  # a training statistic of the batch norms, not read
 _SIDE = 720  # pixels of the usual image
 _BUILT = {
     "double_latent": (False,),
@@ -123,11 +124,14 @@ class MovqFiles(VqganFiles):
         with torch.device("meta"):
             model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
         slots = {self.prefix + name: Slot(name) for name in model.state_dict()}
-        counters = tuple(key for key in slots if key.endswith("num_batches_tracked"))  # of training
+        counters = tuple(key for key in slots if key.endswith(_COUNTER))
         keys = {key: slot for key, slot in slots.items() if key not in counters}
         return Network(model, keys, counters, renames=self.renames, prefix=self.prefix)
 
     def open(self, model: Emu3VQVAE) -> MoVQ:
+        for name, statistic in model.named_buffers():
+            if name.endswith(_COUNTER):
+                statistic.zero_()
         _take_one_frame(model)
         return MoVQ(model, self.config, source=self.source)
 
