@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -111,17 +111,12 @@ def as_flags(settings: Mapping[str, Any]) -> Values:
             continue
         if flag in values:
             raise mismatch(name, f"it together with {names[flag]}", "one name of a setting")
-        values[flag], names[flag] = _text(flag, value), name
+        if isinstance(value, torch.dtype | torch.device | os.PathLike):
+            value = str(value).removeprefix("torch.")
+        values[flag], names[flag] = plain(value), name
+    if "dtype" in values:
+        values["dtype"] = _DTYPES.get(values["dtype"], values["dtype"])
     return values
-
-
-def _text(flag: str, value: Any) -> Any:
-    if flag == "dtype":
-        name = str(value).removeprefix("torch.")
-        return _DTYPES.get(name, name)
-    if isinstance(value, torch.device | os.PathLike):
-        return str(value)
-    return plain(value)
 
 
 def plain(value: Any) -> Any:
@@ -182,18 +177,13 @@ def _model_in(path: str) -> str:
     with refusing():
         folder = checkpoint_folder(path, "--model_path")
         config = read_object(folder / "config.json")
-    told = targets_in(path, folder) or TARGETS
-    fitting = [name for name in told if _fits(name, config)]
+    fitting = []
+    for name in targets_in(path, folder) or TARGETS:
+        with suppress(ValueError):
+            FAMILIES[name].spec(config)
+            fitting.append(name)
     if not fitting:
         expected = f"the config.json of {one_of(TARGETS)}"
         raise mismatch(path, "that of another model", expected)
     # LlamaGen's config.json also has all that Chameleon's has.
     return next((name for name in fitting if TARGETS[name].parts), fitting[0])
-
-
-def _fits(name: str, config: dict) -> bool:
-    try:
-        FAMILIES[name].spec(config)
-    except ValueError:
-        return False
-    return True

@@ -151,23 +151,17 @@ def read_recipe(path: str, command: str) -> Values:
     typed = [*settings_fields(RecipeFlags).values(), *settings_fields(PaperFlags).values()]
     flags = {name: f for name, f in flags_of(command).items() if f not in typed}
     texts = read_yaml(path, "config")
-    tuned = _tuned(path, texts.pop(TUNED, None))
+    tuned = {TUNED: texts.pop(TUNED)} if TUNED in texts else {}
+    for found in tuned.values():  # what is read of it
+        parts = found if isinstance(found, dict) else {}
+        if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
+            raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
     texts = {name: text for name, text in texts.items() if text not in STILL_SO.get(name, ())}
     for name, text in texts.items():
         check_flag(name, command, flags, f"--config {path}")
         if not isinstance(text, str) or not text:
             refuse(name, text or None, f"one value, or no line at all (in {path})")
     return {name: parse(flags[name], name, text) for name, text in texts.items()} | tuned
-
-
-def _tuned(path: str, found: object) -> Values:
-    """Return what a recipe says under `tuned`, checked as far as it is read; {} if nothing."""
-    if found is None:
-        return {}
-    parts = found if isinstance(found, dict) else {}
-    if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
-        raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
-    return {TUNED: found}
 
 
 def _without_paper_flags(given: Values, recipe: Values) -> Values:

@@ -82,27 +82,20 @@ class ExtractionSettings(Settings):
                 refuse("data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file")
             if os.path.realpath(self.data_dir) == os.path.realpath(self.output_dir):
                 refuse("output_dir", self.output_dir, "another folder than --data_dir")
-        if self.from_prompts:
-            self._check_samples()
-
-    def _check_samples(self) -> None:
-        """Refuse prompts and methods whose samples nobody should train on."""
+        if not self.from_prompts:
+            return
         allowed = f"{TRAINING_SET}, or a .txt or .jsonl file"
         if self.num_images is None:
             raise missing("--num_images", "the number of images for --from_prompts")
         if self.prompt is None and self.run.model != "tiny":
             raise missing("--prompt", f"{allowed}, with --model {self.run.model}")
         if self.prompt is not None and _judged(self.prompt):
-            refuse(
-                "prompt", self.prompt, f"{allowed}, but not the prompts that models are judged by"
-            )
+            allowed += ", but not the prompts that models are judged by"
+            refuse("prompt", self.prompt, allowed)
         if not self.run.method.lossless:
-            refuse(
-                "verifier",
-                self.run.method.verifier,
-                "exact, rejection, sampled, spectr, block, traversal: drafters learn the target's "
-                "distribution",
-            )
+            rules = "exact, rejection, sampled, spectr, block, traversal"
+            allowed = f"{rules}: drafters learn the target's distribution"
+            refuse("verifier", self.run.method.verifier, allowed)
 
 
 def _judged(prompt: str) -> bool:

@@ -29,30 +29,28 @@ def asked_help(words: Sequence[str]) -> str:
     command, *rest = words
     method = None
     for word, following in zip(rest, [*rest[1:], ""], strict=True):
+        if word in ("--help", "-h") and following == "all":
+            return command_help(command, everything=True)
         name, equals, text = word.partition("=")
         if name == "--method":
             method = text if equals else following
-        everything = word in ("--help", "-h") and following == "all"
-        if everything:
-            return command_help(command, everything=True)
     return command_help(command, method)
 
 
 def program_help() -> str:
-    rows = [
-        "ADT-Tree: exact, fast image generation with autoregressive models",
-        "",
-        "Commands:",
-        *(f"  python main.py {name:16} {command.summary}" for name, command in COMMANDS.items()),
-        "",
-        "Flags: python main.py <command> --help; all of them: --help all; of one method: "
-        "python main.py generate_images --method adt --help",
-        "Version: python main.py --version",
-        "Example:",
-        '  python main.py generate_images --prompt "a small red circle on a grassy background" '
-        "--num_images 4",
-    ]
-    return "\n".join(rows)
+    rows = [f"  python main.py {name:16} {command.summary}" for name, command in COMMANDS.items()]
+    commands, prompt = "\n".join(rows), "a small red circle on a grassy background"
+    return f"""\
+ADT-Tree: exact, fast image generation with autoregressive models
+
+Commands:
+{commands}
+
+Flags: python main.py <command> --help; all of them: --help all; of one method: \
+python main.py generate_images --method adt --help
+Version: python main.py --version
+Example:
+  python main.py generate_images --prompt "{prompt}" --num_images 4"""
 
 
 def command_help(command: str, method: str | None = None, everything: bool = False) -> str:
@@ -60,32 +58,25 @@ def command_help(command: str, method: str | None = None, everything: bool = Fal
 
     method: show all flags that work with this method instead. everything: show all flags.
     """
-    flags, title = flags_of(command), f"python main.py {command} --flag value ..."
-    shown = [flag for flag in flags if flag in _COMMON.split()]
-    if method is not None and "method" in flags:
-        method = parse(METHOD_FLAGS["method"], "method", method)
-        fitting = applicable({"method": method})
+    flags = flags_of(command)
+    of_method = method is not None and "method" in flags
+    brief = not everything and not of_method
+    shown = [flag for flag in flags if everything or flag in _COMMON.split()]
+    if of_method:
+        fitting = applicable({"method": parse(METHOD_FLAGS["method"], "method", method)})
         shown = [flag for flag in flags if flag not in METHOD_FLAGS or flag in fitting]
-    elif everything:
-        shown = [*flags]
-    else:
-        method = None
-    brief = not everything and method is None
-    rows = [title, *textwrap.wrap(COMMANDS[command].summary, _WIDTH)]
-    rows += [""] if brief else []
+    rows = [f"python main.py {command} --flag value ..."]
+    rows += [*textwrap.wrap(COMMANDS[command].summary, _WIDTH), *([""] if brief else [])]
     for group, declared in flag_groups(command).items():
         chosen = {flag: f for flag, f in declared.items() if flag in shown}
         if brief:
             rows += [_common_row(flag, f) for flag, f in chosen.items()]
         elif chosen:
-            rows += [
-                "",
-                f"{group}:",
-                *(row for item in chosen.items() for row in _flag_rows(*item)),
-            ]
+            rows += ["", f"{group}:"]
+            rows += [row for flag, f in chosen.items() for row in _flag_rows(flag, f)]
     if left_out := len(flags) - len(shown):
-        of_method = "; --method NAME --help lists those of one method" if "method" in flags else ""
-        rows += ["", f"--help all lists {left_out} more flags by group{of_method}"]
+        single = "; --method NAME --help lists those of one method" if "method" in flags else ""
+        rows += ["", f"--help all lists {left_out} more flags by group{single}"]
     return "\n".join(rows)
 
 

@@ -104,7 +104,10 @@ def _chosen(settings: RunSettings, total: int) -> list[int]:
     if settings.sample is not None:
         if settings.sample > total:
             refuse("sample", settings.sample, allowed)
-        ranked = sorted(numbers, key=lambda number: _rank(settings.sample_seed, number))
+        # ranked by a hash, since the order of `random.sample` is not promised between versions of
+        # Python: a subset contains all smaller ones of its seed, on every machine
+        texts = {number: f"{settings.sample_seed}:{number}".encode() for number in numbers}
+        ranked = sorted(numbers, key=lambda number: hashlib.sha256(texts[number]).digest())
         numbers = sorted(ranked[: settings.sample])
     elif settings.num_images != -1:
         if settings.num_images > total:
@@ -116,12 +119,6 @@ def _chosen(settings: RunSettings, total: int) -> list[int]:
     if end > len(numbers):
         refuse("slice", settings.slice, f"a-b with b up to {len(numbers)}, the prompts taken")
     return numbers[first:end]
-
-
-def _rank(seed: int, number: int) -> bytes:
-    """Return a random rank: a subset contains all smaller ones of its seed, on every machine."""
-    # a hash, since the order of `random.sample` is not promised between versions of Python
-    return hashlib.sha256(f"{seed}:{number}".encode()).digest()
 
 
 def _refuse_file_name(prompt: str) -> None:

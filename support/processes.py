@@ -35,27 +35,23 @@ class Launch:
 
 def read_launch() -> Launch:
     """Read the environment that a launcher sets; one process if there is no launcher."""
-    count = _number("WORLD_SIZE", 1)
-    local_rank = _number("LOCAL_RANK", 0)
+    count, local_rank = _number("WORLD_SIZE", least=1), _number("LOCAL_RANK")
     if count == 1 or "RANK" not in os.environ:
         return Launch(local_rank=local_rank)
-    rank = _number("RANK", 0)
+    rank = _number("RANK")
     if rank >= count:
         raise mismatch("RANK", str(rank), f"0 to {count - 1}, less than WORLD_SIZE")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
             launchers = "what torchrun or `accelerate launch` sets"
             raise missing(name, f"{launchers}, since WORLD_SIZE is {count}")
-    _number("MASTER_PORT", 0)
+    _number("MASTER_PORT")
     return Launch(rank, count, local_rank)
 
 
-def _number(name: str, default: int) -> int:
-    """Return a variable of the environment; a SettingsError if it is no whole number."""
-    text = os.environ.get(name)
-    if text is None:
-        return default
-    least = 1 if name == "WORLD_SIZE" else 0
+def _number(name: str, least: int = 0) -> int:
+    """Return a variable of the environment, by default the least; a SettingsError if it is less."""
+    text = os.environ.get(name, str(least))
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
         expected = f"a whole number from {least} in the environment, as torchrun sets it"
         raise mismatch(name, repr(text), expected)

@@ -52,16 +52,17 @@ def memory_of(
         memory["target keys and values"] = cache_bytes(settings, spec, slots)
     if drafter is not None:
         spec = drafter.module.spec
-        slots = spec.max_positions + max(_head_slots(tree, grid) for tree in trees)
+        # beyond a prompt and its image
+        beyond = (
+            grid.block(tree.nodes)
+            + grid.block(tree.reach)
+            + max(drafted_slots(tree, grid), tree.reach * CANDIDATES)
+            for tree in trees
+        )
+        slots = spec.max_positions + max(beyond)
         memory |= _weights("drafter", drafter, settings, None)
         memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
     return memory if image is None else memory | _tables(settings, image)
-
-
-def _head_slots(tree: TreeShape, grid: ImageGrid) -> int:
-    """Return the slots of a drafter's cache beyond a prompt and its image."""
-    drafts = max(drafted_slots(tree, grid), tree.reach * CANDIDATES)
-    return grid.block(tree.nodes) + grid.block(tree.reach) + drafts
 
 
 def largest_trees(grid: ImageGrid) -> dict[str, TreeShape]:
