@@ -10,6 +10,7 @@ from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
 
 BASELINE = MethodSettings(method="ar")
+AGAIN = "measure again on an idle machine"
 BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches with one thread
 
 
@@ -94,3 +95,28 @@ def busy_share(runs: Sequence[Measurement]) -> float:
     """Return the CPU seconds per second of some measurements: of one thread, about 1 if idle."""
     seconds = sum(image.seconds for run in runs for image in run.images)
     return sum(spent for run in runs for spent in run.cpu_seconds) / seconds
+
+
+def exceeds_tau(speedup: float, tau: float) -> str | None:
+    """Return a warning where a speed-up over plain decoding is larger than decoding can make it.
+
+    A round decides tau tokens on average, and its verification takes at least as long as the
+    forward pass of one token. What lies above tau comes from a machine whose speed changed.
+    """
+    if speedup <= tau:
+        return None
+    return (
+        f"a speed-up of {speedup:.2f} exceeds tau {tau:.2f}, though a verification costs at least "
+        f"one plain forward pass: the timing is noise, {AGAIN}"
+    )
+
+
+def waited(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> str | None:
+    """Return a warning if a process had to wait: on a CPU it always has something to compute."""
+    share = min(busy_share(repeats), busy_share(baseline))
+    if share >= BUSY:
+        return None
+    return (
+        f"the process ran for only {share:.0%} of the time, where an idle machine gives at least "
+        f"{BUSY:.0%}: it waited for other work; {AGAIN}"
+    )

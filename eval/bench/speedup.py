@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from eval.metrics.intervals import Estimate, median_interval
-from runs.measure import BUSY, Measurement, busy_share
+from runs.measure import AGAIN, Measurement, exceeds_tau, waited
 
 LEAST_VALUES = 6  # with fewer, not even least and greatest enclose the median in 95 % of cases
 # Limits beyond which a speed-up is doubted.
 DISAGREEMENT = 0.2  # by how much wall time's speed-up may differ from CPU time's
 SPREAD = 1.25  # how many times larger the speed-up of one repeat may be than that of another
-
-_AGAIN = "measure again on an idle machine"
 
 
 def speed_figures(
@@ -57,20 +55,6 @@ def speedup(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> 
     return median_interval(_ratios(plain, drafted))
 
 
-def exceeds_tau(speedup: float, tau: float) -> str | None:
-    """Return a warning where a speed-up over plain decoding is larger than decoding can make it.
-
-    A round decides tau tokens on average, and its verification takes at least as long as the
-    forward pass of one token. What lies above tau comes from a machine whose speed changed.
-    """
-    if speedup <= tau:
-        return None
-    return (
-        f"a speed-up of {speedup:.2f} exceeds tau {tau:.2f}, though a verification costs at least "
-        f"one plain forward pass: the timing is noise, {_AGAIN}"
-    )
-
-
 def _ratios(plain: np.ndarray, drafted: np.ndarray) -> list[float]:
     """(repeats, images) seconds of both -> the ratios that a median is taken of.
 
@@ -95,7 +79,7 @@ def _doubts(
         yield (
             f"wall time gives a speed-up of {wall:.2f}, CPU time {processor:.2f}, more than "
             f"{DISAGREEMENT:.0%} apart: other work ran at the same time, or the two methods keep "
-            f"different numbers of threads busy; {_AGAIN}"
+            f"different numbers of threads busy; {AGAIN}"
         )
     # by the seconds of all images of a repeat: there a single spike shows
     pairs = zip(baseline, repeats, strict=True)
@@ -103,11 +87,7 @@ def _doubts(
     if max(by_repeat) > SPREAD * min(by_repeat):
         yield (
             f"its repeats give speed-ups from {min(by_repeat):.2f} to {max(by_repeat):.2f}, more "
-            f"than a factor of {SPREAD:g} apart: the machine's speed changed; {_AGAIN}"
+            f"than a factor of {SPREAD:g} apart: the machine's speed changed; {AGAIN}"
         )
-    share = min(busy_share(repeats), busy_share(baseline))
-    if processor is not None and share < BUSY:  # on a CPU it always has something to compute
-        yield (
-            f"the process ran for only {share:.0%} of the time, where an idle machine gives at "
-            f"least {BUSY:.0%}: it waited for other work; {_AGAIN}"
-        )
+    if processor is not None and (late := waited(repeats, baseline)):
+        yield late

@@ -8,7 +8,7 @@ from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
 from configs.methods import MethodSettings
 from eval.bench.quality import QUALITIES
-from eval.bench.speedup import exceeds_tau
+from runs.measure import exceeds_tau
 from support.provenance import cpu_name
 from support.tables import Table, number
 

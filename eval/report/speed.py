@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from eval.bench.speedup import exceeds_tau
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
+from runs.measure import exceeds_tau
 from support.json_files import Line
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their

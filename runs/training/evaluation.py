@@ -23,12 +23,13 @@ from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
 from models.target import TargetModel
-from runs.measure import BASELINE, measure
+from runs.measure import BASELINE, exceeds_tau, measure, waited
 from runs.methods import sampling_distribution
 from runs.session import Session
 from support.durable import encode_json, replace_file
 from support.json_files import read_object
 from support.output import printed_unless_saved
+from support.progress import plural
 
 _LEVELS = 8  # that have figures and a calibration of their own, in images of enough tokens
 _POSITIONS = 4096  # of the held-out images that a level's calibration is fitted to, in memory
@@ -60,12 +61,12 @@ class Evaluation:
         with printed_unless_saved(figures):
             replace_file(folder / FILE, encode_json(calibration))
             figures["decoding"] = self.decoding(folder, head)
-            replace_file(self.settings.folder / "evaluation.json", encode_json(figures))
+            replace_file(self._path, encode_json(figures))
         return figures
 
     def done(self, step: int) -> bool:
         """Return whether evaluation.json has the figures of a step."""
-        path = self.settings.folder / "evaluation.json"
+        path = self._path
         if not path.exists():
             return False
         figures = read_object(path)
@@ -73,6 +74,25 @@ class Evaluation:
             advice = "Delete it, and the drafter is evaluated again."
             raise mismatch(str(path), "no step", "a file of this training", advice)
         return figures["step"] == step
+
+    def verdict(self) -> str:
+        """Return the last evaluation in words; a doubtful speed-up is marked, and why comes first.
+
+        The last line says where the drafter is, what it reaches, and how to use it.
+        """
+        figures = read_object(self._path).get("decoding") or {}
+        drafter = self.settings.folder / "drafter"
+        reached = ""
+        if figures:  # --eval_images 0 decodes nothing
+            mark = " (!)" if figures.get("doubts") else ""
+            reached = f": tau {figures['tau']:.2f}, speed-up {figures['speedup']:.2f}{mark} "
+            reached += f"with {figures['method']} on {plural(figures['images'], 'image')}"
+        last = f"the drafter is in {drafter}{reached}; use it with --drafter_path {drafter}"
+        return "\n".join([*(f"(!) {text}" for text in figures.get("doubts", ())), last])
+
+    @property
+    def _path(self) -> Path:
+        return self.settings.folder / "evaluation.json"
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:
@@ -132,12 +152,16 @@ class Evaluation:
         for settings in compared:
             measure(session.open_engine(settings), jobs[:1])  # warm-up
         plain, drafted = (measure(session.open_engine(settings), jobs) for settings in compared)
+        speedup = plain.seconds_per_image / drafted.seconds_per_image
+        on_cpu = self.target.device.type == "cpu"
+        doubts = exceeds_tau(speedup, drafted.tau), on_cpu and waited([drafted], [plain])
         pairs = zip(plain.images, drafted.images, strict=True)
         return {
             "images": len(jobs),
             "method": self.settings.eval_method,
             "tau": drafted.tau,
-            "speedup": plain.seconds_per_image / drafted.seconds_per_image,
+            "speedup": speedup,
+            "doubts": list(filter(None, doubts)),
             "identical": sum(torch.equal(a.codes, b.codes) for a, b in pairs),
         }
 

@@ -163,7 +163,7 @@ class Training:
         if not done:
             self._evaluate()
         if self.crew.rank == 0:
-            print(f"{settings.steps} steps are done: {settings.folder / 'drafter'}")
+            print(self.evaluation.verdict())
 
     def _log(self, rate: float, started: float) -> float:
         """Write a line of the log; returns the time, in seconds."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -475,6 +476,22 @@ def test_an_evaluation_that_was_interrupted_is_made(folders, tmp_path) -> None:
     path.unlink()
     run(folders, tmp_path, steps=1)
     assert path.read_text() == first[1]
+
+
+def test_the_last_line_says_where_the_drafter_is_and_what_it_reaches(
+    folders, tmp_path, capsys
+) -> None:
+    run(folders, tmp_path, steps=1, eval_images=1)
+    drafter, path = tmp_path / "drafter", tmp_path / "evaluation.json"
+    told = rf"the drafter is in {drafter}: tau \d\.\d\d, speed-up \d\.\d\d( \(!\))? with adt on "
+    told += rf"1 image; use it with --drafter_path {drafter}"
+    assert re.fullmatch(told, capsys.readouterr().out.splitlines()[-1])
+    figures = json.loads(path.read_text())
+    figures["decoding"] |= {"tau": 1.5, "speedup": 1.7, "doubts": ["it waited"]}
+    path.write_text(json.dumps(figures))
+    run(folders, tmp_path, steps=1, eval_images=1)
+    *_, doubt, last = capsys.readouterr().out.splitlines()
+    assert doubt == "(!) it waited" and ": tau 1.50, speed-up 1.70 (!) with adt" in last
 
 
 def test_a_folder_that_is_in_use_is_refused(folders, tmp_path, capsys) -> None:
