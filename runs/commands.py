@@ -30,7 +30,7 @@ from configs.targets import model_defaults
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, lacks_drafter
-from runs.tuned import tell_foreign_numbers, tell_numbers_of, warn_of_conditions
+from runs.tuned import tell_foreign_numbers, warn_of_conditions
 from support.output import remark
 
 E = TypeVar("E", bound=EngineSettings)
@@ -42,7 +42,9 @@ def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of `generate_images`; a SettingsError also for missing folders."""
     recipe, given = read("generate_images", texts)
     values, method = with_method(decodable(recipe, given), given)
-    return _checked(RunSettings, values, given, method)
+    run = _checked(RunSettings, values, given, method)
+    tell_foreign_numbers(run.model_path, method)
+    return run
 
 
 def decodable(recipe: Values, given: Values, say: Callable[[str], None] = remark) -> Values:
@@ -86,6 +88,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         given,
         next((method for method in methods if method.drafted), methods[0]),
     )
+    tell_foreign_numbers(run.model_path, *methods)
     if sweep is not None:
         if varied := next((name for name in sweep.axes if name in given), None):
             refuse(varied, given[varied], f"only without {sweep.where}, which varies it")
@@ -141,14 +144,15 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
         recipe |= model_defaults(asked.get("model", "tiny"))
     drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
     values, method = with_method({"method": "jacobi"} | recipe, drawn)
-    return build(ExtractionSettings, asked, run=_checked(RunSettings, values, given, method))
+    run = _checked(RunSettings, values, given, method)
+    if sampled:
+        tell_foreign_numbers(run.model_path, method)
+    return build(ExtractionSettings, asked, run=run)
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
     """Return the settings of `inspect`; what is missing is a row of its report."""
-    settings = build(InspectSettings, _values("inspect", texts))
-    tell_numbers_of(settings.model_path)
-    return settings
+    return build(InspectSettings, _values("inspect", texts))
 
 
 def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
@@ -200,7 +204,9 @@ def engine_settings(recipe: Values, given: Values) -> EngineSettings:
     recipe, given: values by flag, of a recipe and of the caller, whose values win.
     """
     values, method = with_method(recipe, given)
-    return _checked(EngineSettings, values, given, method)
+    settings = _checked(EngineSettings, values, given, method)
+    tell_foreign_numbers(settings.model_path, method)
+    return settings
 
 
 def _values(command: str, texts: Mapping[str, str]) -> Values:
@@ -216,7 +222,6 @@ def _checked(owner: type[E], values: Values, given: Values, method: MethodSettin
     settings = build(owner, values, method=method)
     check_folders(settings)
     warn_of_conditions(values, settings)
-    tell_foreign_numbers(settings)
     return settings
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from configs.command_line import TUNED
 from configs.fields import Values, settings_dict
-from configs.methods import applicable
+from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
@@ -50,17 +50,12 @@ def conditions(settings: EngineSettings) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def tell_foreign_numbers(settings: EngineSettings) -> None:
-    """Say that a run weighs what it recalls by numbers that were fitted to another model."""
-    method = settings.method
-    if "recall_numbers" in applicable({"method": method.method}) and not method.recall_numbers:
-        tell_numbers_of(settings.model_path)
-
-
-def tell_numbers_of(model_path: str) -> None:
-    """Say whose numbers of `recall` a model gets, unless they are its own."""
+def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
+    """Say that methods weigh what they recall by numbers that were fitted to another model."""
     included = ROOT / TARGETS["tiny"].folder
-    if not (Path(model_path).is_dir() and Path(model_path).samefile(included)):
+    own = Path(model_path).is_dir() and Path(model_path).samefile(included)
+    recalls = (method for method in methods if not method.recall_numbers)
+    if not own and any("recall_numbers" in applicable(vars(method)) for method in recalls):
         remark("recall numbers: fitted to tiny; `tune` fits them to yours")
 
 

@@ -28,7 +28,7 @@ from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
 from eval.bench.benchmark import Bench, refuse_wrong
-from eval.bench.speedup import speedup
+from eval.bench.speedup import LEAST_VALUES, speedup
 from eval.bench.table import heading, method_words, remarks, speedup_words
 from eval.metrics.intervals import Estimate
 from runs.drawing import image_jobs
@@ -84,8 +84,10 @@ def run_tune(settings: TuneSettings) -> None:
     print(Table.of(list(map(cells, rows))).markdown() + remarks(rows), end="")
     best = fastest(rows)
     print(f"\n{verdict(rows, best)}")
+    if doubt := shortage(rows, best, settings.minutes):
+        print(doubt)
     if untried := len(settings.tried) + 1 - len(rows):
-        print(f"Not tried: {untried} methods; --minutes gives more time.")
+        print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
     winner = next(m for m in (BASELINE, *tried) if settings_dict(m).items() <= best.items())
     if numbers:
         print(f"Recall numbers (share, trust in a mixture, trust alone): {numbers}")
@@ -277,6 +279,20 @@ def verdict(rows: Sequence[Row], best: Row) -> str:
         "Plain decoding (ar) is the fastest for certain: the best draft method, "
         f"{method_words(second)}, reaches {speedup_words(second)} times its speed, because a "
         f"round of {second['tau']:.2f} tokens takes {cost:.2f} times as long."
+    )
+
+
+def shortage(rows: Sequence[Row], best: Row, minutes: float) -> str:
+    """Say what was measured if it is too little to choose by; "" if it is enough."""
+    plain, *others = rows
+    contenders = others if best is plain else [best]
+    compared = max(contenders, key=lambda row: row["speedup"], default={"images": 0})
+    images = compared["images"]
+    if images >= LEAST_VALUES:
+        return ""
+    return (
+        f"Too little to choose by: in {minutes:g} minutes a method and ar were compared on "
+        f"{plural(images, 'image')}, and it takes {LEAST_VALUES}. Run it again with more --minutes."
     )
 
 

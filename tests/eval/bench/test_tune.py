@@ -17,7 +17,7 @@ from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
 from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, verdict
-from runs.commands import inspect_settings, run_settings
+from runs.commands import benchmark_settings, inspect_settings, run_settings, tune_settings
 from runs.measure import BASELINE, Measurement
 from runs.tuned import tuned_place
 from support.output import remark
@@ -174,6 +174,17 @@ def settings_of(path, checkpoint, **flags: str):
     return run_settings(given | flags)
 
 
+@pytest.mark.parametrize(("images", "few"), [(1, True), (6, False)])
+def test_too_few_images_are_said_to_be(images, few) -> None:
+    plain = {"images": 9, "speedup": 1.0}
+    rows = [plain, {"images": images, "speedup": 1.2}, {"images": 2, "speedup": 0.9}]
+    words = "Too little to choose by: in 10 minutes a method and ar were compared on 1 image, "
+    words += "and it takes 6. Run it again with more --minutes."
+    for best in rows[:2]:
+        assert module.shortage(rows, best, 10.0) == (words if few else "")
+    assert "compared on 0 images" in module.shortage([plain], plain, 0.1)
+
+
 def test_the_file_is_a_recipe_and_warns_under_other_conditions(
     tune, tmp_path, checkpoint, capsys
 ) -> None:
@@ -219,6 +230,11 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert said in capsys.readouterr().err
     remark.cache_clear()
     inspect_settings({"model_path": str(checkpoint)})
+    run_settings(given | {"model_path": str(checkpoint), "method": "jacobi"})
+    both = {"model_path": str(checkpoint), "device": "cpu", "prompt": "a cat"}
+    tune_settings(both | {"methods": "recall"})
+    assert said not in capsys.readouterr().err, "none is used, or tune fits them"
+    benchmark_settings(both | {"methods": "ar,recall"})
     assert said in capsys.readouterr().err
 
 
