@@ -194,7 +194,8 @@ def text_fault(text: object) -> str | None:
 
 def _read_text(path: Path, flag: str) -> str:
     if not path.is_file():
-        _refuse(path, flag, found_at(path), "a file, or a text that does not end in .txt")
+        expected = "an existing prompt file" + (" or a text" if flag == "prompt" else "")
+        _refuse(path, flag, found_at(path), expected)
     try:
         text = path.read_text("utf-8-sig")  # editors on Windows put a mark before the text
     except OSError as error:

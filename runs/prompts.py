@@ -22,8 +22,10 @@ _SOURCES = {
     "MSCOCO2017Val": f"annotations/captions_val2017.json in {_COCO}",
     "MSCOCO2017Train": f"annotations/captions_train2017.json in {_COCO}",
 }
-_DATA_FILE = re.compile(
-    r"[^\s]+\.(csv|tsv|json|ya?ml|md|parquet|arrow|xlsx?|tar|t?gz|zip|png|jpe?g|webp)",
+# A prompt without a space that has a path separator, or ends as a file of data. Not in other
+# scripts than Latin's: some write whole sentences without a space.
+_PATH = re.compile(
+    r"[!-~]*/[!-~]*|\S+\.(csv|tsv|json|ya?ml|md|parquet|arrow|xlsx?|tar|t?gz|zip|png|jpe?g|webp)",
     re.IGNORECASE,
 )
 _ABSENT = ("MSCOCO2014Val", "SJDPrompts")  # data sets of related programs
@@ -129,9 +131,9 @@ def _refuse_file_name(prompt: str) -> None:
         kind = "file" if Path(prompt).is_file() else "folder" if Path(prompt).is_dir() else None
     except OSError:  # too long for a path
         kind = None
-    if kind or _DATA_FILE.fullmatch(prompt):
-        what = f", which is a {kind} here" if kind else ", which looks like a file"
-        expected = "a text, or a .txt or .jsonl file of prompts"
+    if kind or _PATH.fullmatch(prompt):
+        what = f", which is a {kind} here" if kind else ", which looks like a missing file"
+        expected = "an existing prompt file (.txt or .jsonl) or a text"
         advice = (
             f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
             "is your prompt, put it into a .txt file."

@@ -176,9 +176,10 @@ samples --prompt=PartiPrompts        : but not the prompts that models are judge
 """
 FILES = """
 generate_images --prompt=no.txt --model_path model : --prompt no.txt: …path that does not exist
-generate_images --prompt=nofile.csv  : expected a text…got 'nofile.csv', which looks like a file
-generate_images --prompt=prompts.odd : expected a text…got 'prompts.odd', which is a file here
-generate_images --prompt=model       : expected a text, or a .tx…got 'model', which is a folder here
+generate_images --prompt=nofile.csv  : expected an existing prompt f…got 'nofile.csv', which looks l
+generate_images --prompt=prompts/mine : or a text, got 'prompts/mine', which looks like a missing
+generate_images --prompt=prompts.odd : expected an existing…got 'prompts.odd', which is a file here
+generate_images --prompt=model       : expected an existing…got 'model', which is a folder here
 benchmark --prompt=PartiPrompts --prompt_file=no --model_path model : --prompt PartiPrompts: …got no
 generate_images --prompt=x --model=anole --model_path=owner/name --method=adt : --drafter_path: …got
 generate_images --prompt=x --model_path nowhere : --model_path nowhere: expected a folder such as…go

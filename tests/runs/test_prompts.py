@@ -344,3 +344,10 @@ def test_files_of_another_kind_are_no_texts(tmp_path):
     message = "--prompt: .*got .*captions.json', which is a file here. .*--prompt_file FILE"
     with pytest.raises(SettingsError, match=message):
         items(str(path))
+
+
+@pytest.mark.parametrize(
+    "text", ["a sign that says and/or", "und/oder ja", "狐狸/猫", "a.b", "no/ .csv"]
+)
+def test_texts_with_a_space_or_in_other_scripts_are_no_paths(text):
+    assert [item.prompt for item in items(text)] == [text]
