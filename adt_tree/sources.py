@@ -35,7 +35,6 @@ from support.json_files import read_object
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
 _FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
 SETTINGS = flags_in(EngineSettings)
-_PATHS = tuple(name for name, f in SETTINGS.items() if "path" in f.metadata)
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "repeats"}
 _SIZE = "target_size='1024x576' of from_pretrained, with a model that has several sizes"
@@ -134,7 +133,7 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
         if given.get("model", name) != name:
             refuse("model", given["model"], f"{name}, as the source")
         recipe = read_recipe(str(ROOT / "configs" / f"{name}.yaml"), "generate_images")
-        return {"model": name} | absolute_paths(recipe)
+        return {"model": name} | recipe
     if name.endswith((".yaml", ".yml")):
         return read_recipe(name, "generate_images")
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -153,16 +152,6 @@ def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
         writer = f"`python main.py tune --model {plain.model}`"
         refuse("method", TUNED, f"only after {writer}, which writes {path}")
     return recipe | read_recipe(str(path), "generate_images"), own
-
-
-def absolute_paths(values: Values) -> Values:
-    """Return an included recipe's values; paths that are not here are those of the checkout."""
-    return {
-        name: str(ROOT / value)
-        if name in _PATHS and not os.path.exists(value) and (ROOT / value).exists()
-        else value
-        for name, value in values.items()
-    }
 
 
 def _model_in(path: str) -> str:

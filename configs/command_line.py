@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
+from pathlib import Path
 from typing import NoReturn
 
 from configs.commands import COMMANDS, PaperFlags, RecipeFlags, flags_of
@@ -20,6 +21,7 @@ from configs.fields import (
     allowed,
     build,
     flags_in,
+    in_checkout,
     kind,
     mismatch,
     missing,
@@ -33,7 +35,7 @@ from configs.fields import (
 from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.method_table import METHODS
 from configs.methods import OF_YOUR_OWN, MethodSettings, applicable
-from configs.targets import OWN_FLAGS, TARGETS, model_defaults
+from configs.targets import OWN_FLAGS, ROOT, TARGETS, model_defaults
 
 METHOD_FLAGS = flags_in(MethodSettings)
 TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
@@ -161,7 +163,19 @@ def read_recipe(path: str, command: str) -> Values:
         check_flag(name, command, flags, f"--config {path}")
         if not isinstance(text, str) or not text:
             refuse(name, text or None, f"one value, or no line at all (in {path})")
-    return {name: parse(flags[name], name, text) for name, text in texts.items()} | tuned
+    values = {name: parse(flags[name], name, text) for name, text in texts.items()}
+    included = Path(in_checkout(path)).resolve().is_relative_to(ROOT)
+    return (absolute_paths(values, flags) if included else values) | tuned
+
+
+def absolute_paths(values: Values, flags: Mapping[str, Field]) -> Values:
+    """Return an included recipe's values; a model's files that are not here are the checkout's."""
+    moved = {
+        name: str(ROOT / values[name])
+        for name in _FILE_FLAGS
+        if name in values and "path" in flags[name].metadata and not os.path.exists(values[name])
+    }
+    return values | {name: path for name, path in moved.items() if os.path.exists(path)}
 
 
 def _without_paper_flags(given: Values, recipe: Values) -> Values:

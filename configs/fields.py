@@ -18,6 +18,7 @@ import yaml
 
 from configs.downloads import damage, failed_download
 
+ROOT = Path(__file__).resolve().parent.parent  # the checkout
 # Narrower than Python's int and float, which also take 1_000, nan and digits of other scripts.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,24}")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -91,6 +92,12 @@ def found_at(path: str | Path) -> str:
     if Path(path).is_dir():
         return "a folder"
     return "a file" if Path(path).is_file() else "a path that does not exist"
+
+
+def in_checkout(path: str) -> str:
+    """Return a file's path; one that is not here but in the checkout is the checkout's."""
+    included = os.path.join(ROOT, path)
+    return included if not os.path.exists(path) and os.path.isfile(included) else path
 
 
 def near_names(name: str, names: Iterable[str], prefix: str = "") -> str:
@@ -294,12 +301,13 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts."""
     source, lines = f"--{flag} {path}", "`name: value` lines"
     try:
-        content = yaml.load(Path(path).read_text("utf-8"), _TextLoader)
+        content = yaml.load(Path(in_checkout(path)).read_text("utf-8"), _TextLoader)
     except (FileNotFoundError, IsADirectoryError) as error:
         folder, name = os.path.split(path)
-        names = [file.name for file in Path(folder).glob("*.yaml")]
-        near = near_names(name, names, os.path.join(folder, ""))
-        raise mismatch(source, found_at(path), "a YAML file", near) from error
+        elsewhere = "" if os.path.isabs(path) or os.path.exists(path) else f", here or in {ROOT}"
+        names = [file.name for one in (folder, ROOT / folder) for file in Path(one).glob("*.yaml")]
+        near = near_names(name, dict.fromkeys(names), os.path.join(folder, ""))
+        raise mismatch(source, found_at(path) + elsewhere, "a YAML file", near) from error
     except RecursionError as error:
         raise mismatch(source, "lists nested too deeply", lines) from error
     except (OSError, ValueError, yaml.YAMLError) as error:

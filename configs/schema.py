@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from configs.acceptance import LanternSettings
-from configs.fields import Settings, SettingsError, bounds, one_of, refuse, setting, settings_dict
+from configs.fields import (
+    Settings,
+    SettingsError,
+    bounds,
+    in_checkout,
+    one_of,
+    refuse,
+    setting,
+    settings_dict,
+)
 from configs.gone import RENAMED_METHODS
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
@@ -101,6 +110,8 @@ class PromptSettings(Settings):
 
     def settle(self) -> None:
         self._check_prompt()
+        if self.source == "file":
+            self.put(prompt=in_checkout(self.prompt))
         self._check_counts()
         images = None if self.num_images == -1 else self.num_images
         if self.source == "text":  # the images of a single text are its samples

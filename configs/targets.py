@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from configs.fields import one_of, refuse
+from configs.fields import ROOT, one_of, refuse
 
-ROOT = Path(__file__).resolve().parent.parent
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
 META_FILES = (
     "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon), "

@@ -12,7 +12,7 @@ from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, public_config
 from small_lumina2 import write_lumina2
 
-from adt_tree.sources import absolute_paths, source_values
+from adt_tree.sources import source_values
 from configs.fields import SettingsError
 from configs.schema import ROOT
 from configs.targets import TARGETS
@@ -88,14 +88,3 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         source_values(tmp_path, {})
     with pytest.raises(SettingsError, match="model: expected tiny.*got 'anole'"):
         source_values("tiny", {"model": "anole"})
-
-
-def test_paths_of_shipped_recipes_are_those_of_the_checkout_unless_they_are_here(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    recipe = {"model_path": "ckpts/tiny", "drafter_path": "ckpts/nowhere", "cfg": 3.0}
-    found = recipe | {"model_path": str(ROOT / "ckpts/tiny")}
-    assert absolute_paths(recipe) == found
-    (tmp_path / "ckpts/tiny").mkdir(parents=True)
-    assert absolute_paths(recipe) == recipe

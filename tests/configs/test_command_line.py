@@ -11,7 +11,7 @@ from torch.distributed.run import get_args_parser
 import main
 from adt_tree.sources import source_values
 from configs import targets
-from configs.command_line import METHOD_FLAGS, read_recipe, read_words
+from configs.command_line import METHOD_FLAGS, absolute_paths, read_recipe, read_words
 from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError, settings_dict, settings_fields
 from configs.help import command_help, program_help
@@ -186,6 +186,29 @@ def test_recipes_by_commas(run, checkpoint):
     assert run(f"--config={anole}", "--method=ar").drafter_path is None
     with pytest.raises(SettingsError, match="--drafter_path ckpts/anole/.*: .*does not exist"):
         run(f"--config={anole}")
+
+
+def test_included_files_are_found_from_any_folder(tmp_path, monkeypatch, checkpoint):
+    monkeypatch.chdir(tmp_path)
+    recipe, prompts = "configs/fast/n58.yaml", "configs/prompts/tiny_test.txt"
+    given = {"config": recipe, "prompt": prompts, "model_path": str(checkpoint)}
+    settings = run_settings(given)
+    assert settings.method == run_settings(given | {"config": str(ROOT / recipe)}).method
+    assert settings.prompt == str(ROOT / prompts)
+    (tmp_path / "configs/fast").mkdir(parents=True)
+    (tmp_path / recipe).write_text("method: ar\n")
+    assert run_settings(given).method.method == "ar", "what is here comes first"
+    with pytest.raises(SettingsError, match=rf"here or in {ROOT}. Did you mean configs/fast/n58.y"):
+        run_settings(given | {"config": "configs/fast/n5.yaml"})
+
+
+def test_paths_of_included_recipes_are_the_checkouts_unless_they_are_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = {"model_path": "ckpts/tiny", "drafter_path": "ckpts/nowhere", "cfg": 3.0}
+    flags = flags_of("generate_images")
+    assert absolute_paths(recipe, flags) == recipe | {"model_path": str(ROOT / "ckpts/tiny")}
+    (tmp_path / "ckpts/tiny").mkdir(parents=True)
+    assert absolute_paths(recipe, flags) == recipe
 
 
 def test_another_model_leaves_the_recipes_files_out(recipe, checkpoint):
