@@ -60,20 +60,16 @@ class ClipScore(Metric):
     fine-tuned weights (Wu et al. 2023, arXiv 2306.09341), and without a prefix before the prompts.
     """
 
-    def __init__(
-        self, name: str, network: ClipNetwork, store: FeatureStore, settings: EvaluateSettings
-    ):
-        super().__init__(name, network, store, settings)
-        prefixed = name == "clip" and settings.clip_prefix != "none"
-        self.prefix = settings.clip_prefix if prefixed else ""
-        self.label += f", prefix {self.prefix!r}" if self.prefix else ""
-
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return one score."""
-        texts = [self.prefix + prompt for prompt in images.prompts]
+        chosen = self.settings.clip_prefix
+        prefix = chosen if self.name == "clip" and chosen != "none" else ""
+        texts = [prefix + prompt for prompt in images.prompts]
         seen = self.network.features(self.store, images)
         said = self.store.texts(self.network.label, texts, self.network.encode_texts)
-        return [self.score(len(images), **mean_interval((seen * said).sum(axis=1)))]
+        label = self.label + (f", prefix {prefix!r}" if prefix else "")
+        figures = mean_interval((seen * said).sum(axis=1))
+        return [self.score(len(images), network=label, **figures)]
 
 
 class Aesthetic(Metric):

@@ -19,7 +19,7 @@ class Metric:
         settings: EvaluateSettings,
     ):
         """Raises Unavailable if the settings name a file that does not fit."""
-        self.name, self.network, self.store = name, network, store
+        self.name, self.network, self.store, self.settings = name, network, store, settings
         self.label, self.resize = "none", "none"
         if network is not None:
             self.label, self.resize = network.label, network.resize
@@ -33,5 +33,5 @@ class Metric:
 
     def score(self, count: int, part: str = "", **figures: object) -> Score:
         """Return a score of this metric, or of a part of it, which rests on `count` images."""
-        name, sources = self.name + part, {"network": self.label, "resize": self.resize}
-        return Score(name, count=count, **sources, **figures)
+        sources = {"network": self.label, "resize": self.resize}
+        return Score(self.name + part, count=count, **(sources | figures))

@@ -39,7 +39,7 @@ _SHOWN = 8  # remarks of a kind in the report and on the screen
 
 
 def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
-    """Compute what can be computed and write it, before anything is printed.
+    """Compute what can be computed, print it and write it.
 
     The files are speed.*, images.*, sources.*, evaluation.json and report.html. Runs of the tiny
     model without --ref_dir are compared with rendered scenes. What cannot be computed is named on

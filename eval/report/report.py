@@ -20,18 +20,6 @@ PAPER_NOTE = (
     "The paper's figures are its own (arXiv 2512.21857): Anole, an unnamed machine, "
     "its own plain decoding as 1.00."
 )
-SPEED_NOTE = (
-    "Speed-up: seconds of the baseline / seconds, over images with the same prompt and seed, "
-    "without turning codes into pixels. The baseline is a run of the same model and sampling "
-    "distribution; -: none; (!): on another machine or batch size, or above tau, see the remarks. "
-    "tau: mean tokens per verification round, the bonus token included, the prefill's token not. "
-    "Times fewer: forward passes of the baseline / forward passes. In brackets: 95 % intervals "
-    "over images. Relaxed runs generate other images than plain decoding: their speed has a price."
-)
-IMAGES_NOTE = (
-    "↑, ↓: more, or less, is better. In brackets: the interval that is named below; (!): a warning "
-    "there. Differences to the baseline are over the same images."
-)
 Maps = Mapping[str, Mapping[str, np.ndarray]]  # run, image id -> accepted lengths (rows, columns)
 
 
@@ -71,7 +59,6 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
     """Return the page: tables, plots, remarks, the images of `keys` by all runs, settings."""
     speed, images, sources = findings.tables
     settings, shared = settings_table(findings.runs)
-    paper = any(row.paper for row in findings.rows)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -83,10 +70,9 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
         names=", ".join(run.name for run in findings.runs),
         summaries=[summary(row) for row in findings.rows],
         speed=speed,
-        speed_note=f"{SPEED_NOTE} {PAPER_NOTE}" if paper else SPEED_NOTE,
+        paper_note=PAPER_NOTE if any(row.paper for row in findings.rows) else "",
         plots=_plots(findings),
         images=images,
-        images_note=IMAGES_NOTE,
         remarks=findings.remarks,
         examples=[_example(findings, key, maps) for key in keys],
         sources=sources,

@@ -1,1 +1,1 @@
-"""Tools around the program: exactness check, calibration, costs, timing, maps, tables."""
+"""Tools around the program: calibration, conversion, comparisons, maps, tables."""
