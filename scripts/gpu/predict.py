@@ -77,8 +77,7 @@ class Prices:
     def launched(self, work: Sequence[Work]) -> float:
         """Return the milliseconds of a launched round: the slower of the host and the device."""
         queued = sum(kernels.kernels for kernels in work) * self.launched_us / 1000
-        busy = sum(kernels.kernels * self.kernel_ms(kernels) for kernels in work)
-        return max(queued, busy) + self.host_ms
+        return max(queued + self.host_ms, sum(self.replayed(work).values()))
 
 
 # Bandwidth and rate are those of NVIDIA's data sheets. The times of kernels are estimates: 6 to 8

@@ -3,12 +3,12 @@
 `python -m scripts.paper.hours --benchmark out/benchmark.json --flags="--prompt PartiPrompts"`
 """
 
-import math
 from pathlib import Path
 
 from configs.fields import SettingsError, settings_dict
 from scripts.paper.needs import count_images, flag_values, methods_of
 from support.json_files import read_object
+from support.progress import duration
 from support.script import run_script
 
 
@@ -25,21 +25,17 @@ def paper_hours(*, benchmark: str, flags: str, methods: str = "ar eagle2 adt") -
     """
     images = count_images(flag_values(flags))
     rows = read_object(Path(benchmark)).get("rows", [])
-    hours: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for name, method in methods_of(methods).items():
         # By all settings, not by the method's name: an `adt` with other bounds has another speed.
         wanted = settings_dict(method)
         row = next((r for r in rows if all(r.get(k) == v for k, v in wanted.items())), None)
         if row is None:
             raise SettingsError(f"--benchmark {benchmark}: has no row of {name}; measure it first")
-        hours[name] = images * row["seconds_per_image"] / 3600
-    shares = ", ".join(f"{name} {_time(value)}" for name, value in hours.items())
-    print(f"{images} images per row, one at a time: about {_time(sum(hours.values()))} ({shares})")
-
-
-def _time(hours: float) -> str:
-    """Return hours in words, or minutes if they are less than one hour."""
-    return f"{hours:.1f} h" if hours >= 1 else f"{math.ceil(60 * hours)} min"
+        seconds[name] = images * row["seconds_per_image"]
+    shares = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+    total = duration(sum(seconds.values()))
+    print(f"{images} images per row, one at a time: about {total} ({shares})")
 
 
 if __name__ == "__main__":

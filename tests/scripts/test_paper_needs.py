@@ -84,7 +84,7 @@ def test_hours_are_those_of_the_same_tree(tmp_path: Path, capsys) -> None:
     path.write_text(json.dumps({"rows": rows}))
     paper_hours(benchmark=str(path), flags=f"{TINY} --num_images 20", methods="ar adt")
     assert capsys.readouterr().out == (
-        "20 images per row, one at a time: about 2.2 h (ar 2.0 h, adt 15 min)\n"
+        "20 images per row, one at a time: about 2 h 15 min (ar 2 h 0 min, adt 15 min)\n"
     )
     with pytest.raises(SettingsError, match="has no row of eagle2; measure it first"):
         paper_hours(benchmark=str(path), flags=TINY, methods="ar eagle2")
