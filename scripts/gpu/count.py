@@ -5,8 +5,7 @@ So that it needs neither a GPU nor weights, the model is narrow, with all its la
 and its image; what is counted of its tensors is scaled up.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import prod
@@ -76,34 +75,28 @@ def count_rounds(
     scale: what widths are multiplied by. compiles: as with --compile inductor; what it compiles is
     not compiled here, but counted so.
     """
-    jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
-    steps = session.open_engine(method, images=images).generate(jobs)
-    for _ in islice(steps, WARM):
-        pass
-    with counting(session, Network(scale, session.target.spec), compiles) as work:
-        rounds = sum(1 for _ in islice(steps, ROUNDS))
-    return [kernel._replace(kernels=kernel.kernels / rounds) for kernel in work]
-
-
-@contextmanager
-def counting(session: Session, network: Network, compiles: bool) -> Iterator[list[Work]]:
-    """Fill a list with all that the session's networks do meanwhile."""
     target, *drafter = _networks(session)
     # by identity; later entries win, since a drafter may share the target's head
     kinds = {id(weight): "drafter" for module in drafter for weight in module.parameters()}
     kinds |= {id(weight): "weights" for weight in target.parameters()}
     kinds |= {id(weight): "head" for weight in target.head.parameters()}
+    network = Network(scale, session.target.spec)
     counter = _Counter(network, session.target.grid.tokens // 2, kinds)
+    jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
+    steps = session.open_engine(method, images=images).generate(jobs)
+    for _ in islice(steps, WARM):
+        pass
     stacks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Blocks)]
     runs = [blocks.run for blocks in stacks]
     if compiles:
         compile_blocks(*stacks)  # their layers run as the compiler would run them
     try:
         with compiling(counter.fusing if compiles else None), counter:
-            yield counter.work
+            rounds = sum(1 for _ in islice(steps, ROUNDS))
     finally:
         for blocks, run in zip(stacks, runs, strict=True):
             blocks.run = run
+    return [work._replace(kernels=work.kernels / rounds) for work in counter.work]
 
 
 def _networks(session: Session) -> list[nn.Module]:
