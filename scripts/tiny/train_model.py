@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -59,6 +58,7 @@ class Captions:
     split: str
     records: Sequence[dict[str, Any]]
     prompts: list[list[int]]  # with their frame: <s> text <reserved08706> <racm3:break>
+    lengths: np.ndarray  # (images,) of the prompts
     codes: np.ndarray  # (images, tokens) uint16
     odds: np.ndarray  # (images,) of being drawn
 
@@ -77,7 +77,8 @@ class Captions:
             odds[record["background"]["kind"]] if odds and "background" in record else 1.0
             for record in records
         ]
-        return cls(split, records, prompts, codes, np.array(weights))
+        lengths = np.array(list(map(len, prompts)))
+        return cls(split, records, prompts, lengths, codes, np.array(weights))
 
     def batch(
         self, seed: int, size: int, empty: list[int] | None
@@ -88,8 +89,8 @@ class Captions:
         """
         rng = np.random.default_rng(seed)
         # a length first, by how often it occurs, so that the batch needs no padding
-        length = len(self.prompts[rng.choice(len(self.odds), p=self.odds / self.odds.sum())])
-        same_length = np.flatnonzero(self._lengths == length)
+        length = rng.choice(self.lengths, p=self.odds / self.odds.sum())
+        same_length = np.flatnonzero(self.lengths == length)
         odds = self.odds[same_length]
         chosen = rng.choice(same_length, size, p=odds / odds.sum())
         prompts = [self.prompts[i] for i in chosen]
@@ -97,10 +98,6 @@ class Captions:
             prompts = [empty] * size
         codes = torch.from_numpy(self.codes[chosen].astype(np.int64))
         return torch.tensor(prompts), codes, chosen.tolist()
-
-    @cached_property
-    def _lengths(self) -> np.ndarray:
-        return np.array([len(prompt) for prompt in self.prompts])
 
 
 def fast_attention(device: torch.device) -> AbstractContextManager:
