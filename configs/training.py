@@ -134,7 +134,11 @@ class TrainSettings(DeviceSettings, ModelSettings):
     eval_images: int = setting(
         4, "captions of these that are decoded to measure tau and speed-up", low=0
     )
-    eval_method: str = setting("adt", "what is measured next to ar: name[:flag=value...]")
+    eval_method: str = setting(
+        "adt",
+        "what is measured next to ar: name[:flag=value...]",
+        shown="adt; block with --drafter block",
+    )
     eval_every: int = setting(
         1000, "steps between evaluations; one is at the end in any case", low=1
     )

@@ -1,4 +1,4 @@
-"""The kinds of drafters with weights: of each its network, its public keys and what drafts with it.
+"""The kinds of drafters with weights: of each its network and its public keys.
 
 The entry `drafter` of a drafter's config.json names its kind; without it, it is an EAGLE head. The
 entry `target_layers` numbers the target's layers whose hidden states it reads.
@@ -7,13 +7,10 @@ entry `target_layers` numbers the target's layers whose hidden states it reads.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
-
 from configs.fields import mismatch, one_of
 from configs.gone import GONE_DRAFTERS
-from decoding.drafter import Drafter
-from drafters.block import BlockDrafter, BlockHead
-from drafters.eagle import EagleDrafter, EagleHead
+from drafters.block import BlockHead
+from drafters.eagle import EagleHead
 from models.base import TransformerSpec
 from models.files.network import KeyMap, Slot, block_keys
 
@@ -26,12 +23,11 @@ class Kind:
     """A kind of drafter.
 
     network: its sizes, and whether its first layer has a bias -> its network. keys: the same -> the
-    public keys of its weights. drafter: drafts with such a network.
+    public keys of its weights.
     """
 
-    network: Callable[[TransformerSpec, bool], nn.Module]
+    network: Callable[[TransformerSpec, bool], EagleHead]
     keys: Callable[[TransformerSpec, bool], KeyMap]
-    drafter: Callable[..., Drafter]
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
@@ -53,8 +49,8 @@ def stale_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
 
 
 KINDS = {
-    "eagle": Kind(EagleHead, eagle_keys, EagleDrafter),
-    "block": Kind(BlockHead, stale_keys, BlockDrafter),
+    "eagle": Kind(EagleHead, eagle_keys),
+    "block": Kind(BlockHead, stale_keys),
 }
 
 
@@ -87,8 +83,3 @@ def target_layers(config: dict, target: TransformerSpec, name: str) -> tuple[int
     if layers != sorted(set(layers)):
         raise mismatch(f"{name}: {LAYERS}", repr(layers), str(sorted(set(layers))))
     return tuple(layers)
-
-
-def kind_with(network: nn.Module) -> Kind:
-    """Return the kind that a network is of."""
-    return next(kind for kind in KINDS.values() if type(network) is kind.network)

@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from configs.fields import mismatch
-from decoding.drafter import Drafter
-from decoding.graphs import TreeShape
-from decoding.sampling import SamplingDistribution
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.kinds import kind_of, kind_with, target_layers
+from drafters.eagle import EagleHead
+from drafters.kinds import kind_of, target_layers
 from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.network import Network
@@ -30,15 +27,8 @@ from models.targets.family import Family
 class LoadedDrafter:
     """What a drafter's folder holds: the weights of its network, and calibrations for them."""
 
-    network: nn.Module
+    network: EagleHead
     calibrations: Calibrations = UNCALIBRATED
-
-    def open(
-        self, target: TargetModel, distribution: SamplingDistribution, largest: TreeShape
-    ) -> Drafter:
-        """Return the drafter for an engine; largest: no tree is larger."""
-        drafter = kind_with(self.network).drafter
-        return drafter(self.network, target, distribution, largest)
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,9 @@ def _has_drafter(values: Values) -> bool:
 def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     """Return the settings of `train_drafter`; a SettingsError also for missing folders."""
     values = _values("train_drafter", texts)
-    method = listed_method(values.get("eval_method", "adt"), {}, "--eval_method")
+    usual = "block" if values.get("drafter") == "block" else TrainSettings.eval_method
+    values = {"eval_method": usual} | values
+    method = listed_method(values["eval_method"], {}, "--eval_method")
     settings = build(TrainSettings, values, evaluated=method)
     for folder in settings.token_folders:
         if not (Path(folder) / "about.json").is_file():

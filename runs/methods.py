@@ -13,7 +13,7 @@ from torch import Tensor
 from configs import acceptance as acceptance_of
 from configs import method_table as traits_of
 from configs.acceptance import Acceptance
-from configs.fields import SettingsError, refuse
+from configs.fields import SettingsError
 from configs.method_table import MethodTraits
 from configs.methods import MethodSettings, fitted_numbers
 from configs.sampling import SamplingSettings
@@ -38,7 +38,7 @@ from decoding.verifiers.spectr import SpecTr
 from decoding.verifiers.traversal import Block, Traversal
 from drafters.block import BlockDrafter, BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.eagle import EagleHead
+from drafters.eagle import EagleDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
 from drafters.mixed import MixedDrafter
@@ -119,11 +119,9 @@ class Drafting:
     proposal: Proposal
 
 
-def trained_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights, with room for the largest tree."""
-    if isinstance(parts.loaded.network, BlockHead):
-        return block_drafter(parts)
-    return parts.loaded.open(parts.target, parts.distribution, parts.largest)
+def eagle_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights that drafts level by level."""
+    return EagleDrafter(parts.loaded.network, parts.target, parts.distribution, parts.largest)
 
 
 def recall_drafter(parts: Drafting) -> Drafter:
@@ -135,19 +133,16 @@ def recall_drafter(parts: Drafting) -> Drafter:
 
 def block_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights that reads stale hidden states and drafts in one pass."""
-    if not isinstance(parts.loaded.network, EagleHead):
-        refuse("method", parts.method.method, "only with an EAGLE or block head as --drafter_path")
     head = BlockHead.of(parts.loaded.network)
     return BlockDrafter(head, parts.target, parts.distribution, parts.largest, parts.proposal)
 
 
 def eagle_recall_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, mixed with stale predictions recalled by similarity."""
-    near = trained_drafter(parts)
-    if isinstance(near, BlockDrafter):  # it recalls by itself
-        return near
-    levels = parts.method.head_depth or parts.method.depth
-    return MixedDrafter(near, recall_drafter(parts), levels, parts.distribution.cuts)
+    near, far = eagle_drafter(parts), recall_drafter(parts)
+    return MixedDrafter(
+        near, far, parts.method.head_depth or parts.method.depth, parts.distribution.cuts
+    )
 
 
 @dataclass(frozen=True)
@@ -161,12 +156,10 @@ class Method:
 # Plain decoding, `ar`, has no entry: it drafts nothing.
 METHODS: dict[str, Method] = {
     "static": Method(
-        lambda method, grid: StaticTree(rank_paths(NAMED_TREES[method.tree])), trained_drafter
+        lambda method, grid: StaticTree(rank_paths(NAMED_TREES[method.tree])), eagle_drafter
     ),
-    "eagle2": Method(dynamic_tree, trained_drafter),
-    "adt": Method(
-        lambda method, grid: AdaptiveTree(method.adt, method.nodes, grid), trained_drafter
-    ),
+    "eagle2": Method(dynamic_tree, eagle_drafter),
+    "adt": Method(lambda method, grid: AdaptiveTree(method.adt, method.nodes, grid), eagle_drafter),
     "jacobi": Method(  # a chain of the target's own stale predictions
         lambda method, grid: DynamicTree(TreeShape(0, 1, method.window, method.window)),
         lambda parts: JacobiDrafter(parts.target, parts.method.guess, parts.largest),

@@ -20,7 +20,7 @@ from decoding.images import Job
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
 from drafters.mixed import MixedDrafter
-from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
+from drafters.recall import FITTED_TO_TINY, RecallNumbers
 from drafters.similarity import trust_in
 
 ALONE = MethodSettings("recall")
@@ -54,9 +54,6 @@ class Recorder:
         # Of each choice: what is recalled, what the head says and the noise, (vocab,) each, then
         # the factor of the calibration, the similarity and the chosen code.
         self.rows: list[tuple[Tensor, ...]] = []
-        self.works = isinstance(self.far, RecallDrafter)
-        if not self.works:  # a block head recalls by itself
-            return
         self._recall, self.far._recall = self.far._recall, self._noting_recall
         if self.mixed:
             self._expand, drafter.near.expand = drafter.near.expand, self._noting_expand
@@ -131,8 +128,6 @@ def fit_numbers(
         parts = jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]
         time_each = seconds / len(methods) / len(parts)
         recorders = [Recorder(open_engine(method)) for _ in parts]
-        if not recorders[0].works:
-            continue
         for recorder, part in zip(recorders, parts, strict=True):
             recorder.generate(part, time_each)
         if any(len(recorder.rows) < LEAST_CHOICES for recorder in recorders):

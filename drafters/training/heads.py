@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from configs.fields import refuse
 from configs.training import TrainSettings
 from drafters.block import BlockHead
-from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, kind_with, target_layers
+from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, target_layers
 from drafters.loading import load_drafter
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
@@ -128,7 +128,7 @@ def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, sca
     scale: how many times larger the head's embedding is than the target's.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    kind = kind_with(head)
+    kind = KINDS[config.get(ENTRY, DEFAULT)]
     state = public_state(head, kind.keys(head.spec, head.fc.bias is not None))
     state["embed_tokens.weight"] = target.embedding()
     # the written embedding is the target's own, so the weights that read it make up for it

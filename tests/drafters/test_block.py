@@ -224,9 +224,16 @@ def test_drafts_that_are_sampled_do_not_depend_on_the_targets_noise(
     assert torch.equal(*codes) != coupled
 
 
-def test_eagle_recall_with_a_block_head_is_the_block_drafter_alone(session) -> None:
-    """It recalls by itself."""
-    block = LoadedDrafter(BlockHead.of(session.drafter.network))
-    method = MethodSettings(method="eagle_recall")
-    engine = build_engine(session.target, block, SamplingDistribution(), method, 1)
-    assert isinstance(engine.speculation.drafter, BlockDrafter)
+@pytest.mark.parametrize("name", ["eagle2", "eagle_recall"])
+def test_methods_that_draft_level_by_level_read_a_block_head_as_an_eagle_head(
+    session, name
+) -> None:
+    """What a block head has in addition is for windows."""
+    method = MethodSettings(method=name, depth=3, width=2, nodes=5)
+    taus = []
+    for network in (session.drafter.network, trained(session)):
+        engine = build_engine(
+            session.target, LoadedDrafter(network), SamplingDistribution(), method, 1
+        )
+        taus += [f.tau for step in engine.generate([Job("0", "a cat", 3)]) for f in step.finished]
+    assert taus[0] == taus[1] > 1
