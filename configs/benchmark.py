@@ -120,11 +120,17 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
 
     Flags and values are checked later, with the methods.
     """
-    content = read_yaml(path, "sweep")
+    content, lines = read_yaml(path, "sweep"), "flag: [value, ...] lines"
     axes = content.pop("axes", None)
     try:
         sweep = build(Sweep, content, path=path)
-        _check_axes(axes)
+        if axes is None:
+            raise missing("--axes", lines)
+        if not isinstance(axes, dict) or not axes:
+            refuse("axes", axes, lines)
+        for flag, values in axes.items():
+            if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
+                refuse(f"axes: {flag}", values, "a list of values")
         if unknown := content.keys() - settings_fields(Sweep).keys():
             raise mismatch("--keys", min(unknown), one_of(["axes", *settings_fields(Sweep)]))
     except SettingsError as error:
@@ -142,17 +148,6 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
 
 def entries_of(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(","))
-
-
-def _check_axes(axes: object) -> None:
-    expected = "flag: [value, ...] lines"
-    if axes is None:
-        raise missing("--axes", expected)
-    if not isinstance(axes, dict) or not axes:
-        refuse("axes", axes, expected)
-    for flag, values in axes.items():
-        if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
-            refuse(f"axes: {flag}", values, "a list of values")
 
 
 PROMPTS = str(ROOT / "configs" / "prompts" / "tiny_validation.txt")  # of `tune`

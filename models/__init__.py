@@ -1,3 +1,12 @@
-from support.quiet import silence
+"""Keeps warnings of libraries about one another, which nobody here can act on, off the screen."""
 
-silence()  # before diffusers or transformers is imported
+import logging
+
+# By logger: transformers and diffusers import torchao where it is installed, and these follow. None
+# of them concerns what is done here: no file of torchao's tensors is read.
+HARMLESS = {
+    "torch.utils._pytree": "is an Enum subclass",
+    "diffusers.quantizers.torchao.torchao_quantizer": "Unable to import `torchao` Tensor objects",
+}
+for name, text in HARMLESS.items():  # before diffusers or transformers is imported
+    logging.getLogger(name).addFilter(lambda record, text=text: text not in record.getMessage())

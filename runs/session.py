@@ -1,7 +1,7 @@
 """From settings to engines: loads target and drafter, builds the engine of any method."""
 
 import platform
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
@@ -161,15 +161,12 @@ def _find_drafter(settings: EngineSettings) -> FoundDrafter:
 
 
 def target_options(
-    settings: CodecSettings,
-    dtype: torch.dtype,
-    device: torch.device,
+    settings: CodecSettings, dtype: torch.dtype, device: torch.device
 ) -> TargetOptions:
-    """Return the settings of a command that concern only some targets."""
-    names = (
-        "tokenizer_path", "target_size", "text_encoder_path", "vq_path", "negative_prompt"
-    )  # fmt: skip
-    return TargetOptions(dtype, device, **{name: getattr(settings, name, None) for name in names})
+    """Return how a target is loaded, with the settings that concern only some targets."""
+    names = {f.name for f in fields(TargetOptions)} & {f.name for f in fields(settings)}
+    own = {name: getattr(settings, name) for name in names}
+    return TargetOptions(**own | {"dtype": dtype, "device": device})
 
 
 def open_target(settings: EngineSettings) -> TargetModel:

@@ -48,7 +48,7 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
 
     A Failure after the report, if a file or the loaded model is at fault.
     """
-    report = examine_files(settings)
+    report = Examination(settings).report()
     if settings.run and not report.faults:
         from runs.check.loaded import run_checks  # imports transformers, which takes seconds
 
@@ -59,11 +59,6 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
         files = any(not finding.fits for finding in report.findings)
         refused = "; generate_images would refuse these files" if files else ""
         raise Failure(f"--model_path {settings.model_path}: at fault: {names}{refused}")
-
-
-def examine_files(settings: InspectSettings) -> Report:
-    """Look at target, its other parts, drafter and tables, and return all findings."""
-    return _Examination(settings).report()
 
 
 @dataclass
@@ -84,7 +79,7 @@ class NetworkFiles:
         return {key: info.shape for key, info in self.tensors.items()}
 
 
-class _Examination:
+class Examination:
     """Looks at one thing after the other; every method adds its rows to the report."""
 
     def __init__(self, settings: InspectSettings):
@@ -93,6 +88,7 @@ class _Examination:
         self.options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
 
     def report(self) -> Report:
+        """Look at target, its other parts, drafter and tables, and return all findings."""
         settings, family = self.settings, self.family
         target = NetworkFiles("target", "model_path", settings.model_path)
         self._look_at_network(target, family.spec, family.network)
@@ -178,7 +174,6 @@ class _Examination:
             self._compare_keys(files)
 
     def _read_weights(self, files: NetworkFiles) -> None:
-        """Read the headers of the weight files, a row each."""
         paths: list[Path] = []
         with self._catching(files.part, "weights", files.flag):
             paths, shards = listed_files(files.folder), placed_keys(files.folder)
@@ -199,7 +194,6 @@ class _Examination:
             self._add(files.part, "stored", f"{count:,} parameters: {words}")
 
     def _compare_keys(self, files: NetworkFiles) -> None:
-        """Compare the keys and shapes of the readable files with those of the network."""
         faults = files.network.faults(files.shapes, files.unread)
         fitting = f"{len(files.network.keys)} keys and shapes as expected"
         text = f"{len(faults)} differences" if faults else fitting

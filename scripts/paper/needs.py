@@ -18,7 +18,7 @@ from eval.metrics.base import Unavailable
 from eval.metrics.registry import METRICS
 from eval.metrics.weights import find_weights
 from models.registry import FAMILIES
-from runs.check.files import examine_files
+from runs.check.files import Examination
 from runs.check.report import NOTE, as_table
 from runs.commands import evaluate_settings
 from runs.prompts import prompt_items
@@ -53,7 +53,7 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
             f"images of {settings.model} would be tokens, which no metric can judge: the whole "
             'checkpoint paints them, EVALUATE="--metrics none" leaves the metrics out'
         )
-    report = examine_files(settings)
+    report = Examination(settings).report()
     print(as_table(report, settings), "\n")
     print(f"prompts: {_prompts(values)}")
     lacks = {name: _lacks(name, judging, settings.model) for name in metrics}
