@@ -56,7 +56,8 @@ def skipped(text: str, **figures: object) -> Finding:
 
 def as_table(report: Report, settings: InspectSettings) -> str:
     # Rows about files hold commands and paths that are there to be copied, so they do not wrap.
-    rows = [*_rows(report.findings, sys.maxsize), *_memory_rows(report.memory, settings)]
+    rows = [*_rows(report.findings, sys.maxsize)]
+    rows += _memory_rows(report.memory, settings) if report.memory else ()  # none of no files
     rows += ["", *_rows(report.checks, _WIDTH)] if report.checks else ()
     rows += _speed_rows(report.speeds) if report.speeds else ()
     return "\n".join(rows)

@@ -127,6 +127,11 @@ def sequence(report: dict) -> dict:
     return next(line for line in lines if (line["part"], line["item"]) == ("target", "sequence"))
 
 
+def test_a_missing_folder_has_no_memory(tmp_path, capsys) -> None:
+    assert main.main(["inspect", f"--model_path={tmp_path / 'nowhere'}"]) != 0
+    assert "memory" not in capsys.readouterr().out
+
+
 def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
     room = session.target.length(longest(session))
     line = sequence(inspected(capsys, session.settings)[1])
