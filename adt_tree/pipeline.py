@@ -40,6 +40,7 @@ from eval.bench.table import table
 from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
 from runs.measure import BASELINE
+from runs.places import lacks_drafter
 from support.devices import pick_device
 from support.output import remark
 from support.progress import Progress, plural
@@ -231,7 +232,7 @@ class Pipeline:
     def compare(
         self,
         prompt: str | Sequence[str],
-        methods: Sequence[str] = ("ar", "adt"),
+        methods: Sequence[str] | None = None,
         *,
         num_images: int = 1,
         seed: int = 0,
@@ -245,7 +246,8 @@ class Pipeline:
         Args:
             prompt, num_images, seed, options: as of a call.
             methods: names, or name:flag=value:..., such as adt:nodes=9; this pipeline's own method
-                has its own settings.
+                has its own settings. By default that method; of a pipeline with ar, adt if the
+                model has a drafter, else jacobi.
             repeats: measurements per method; the table shows medians.
 
         Raises:
@@ -257,7 +259,8 @@ class Pipeline:
             settings = with_options(self.settings, options, arguments)
             items = call_items(self.weights.target, prompt, call.num_images)
             jobs = image_jobs(items, call.seed)
-            settings, listed = self._compared(methods, settings)
+            listed = [self._drafting()] if methods is None else methods
+            settings, listed = self._compared(listed, settings)
             with self.weights.lock:
                 session = self.weights.session(settings)
                 what = f"measuring {plural(len(listed), 'method')} on {plural(len(jobs), 'image')}"
@@ -287,6 +290,13 @@ class Pipeline:
             sampling, batch = settings.sampling, settings.batch_size
             settings = replace(other, sampling=sampling, batch_size=batch)
         return settings, tuple(dict.fromkeys([BASELINE, *listed]))
+
+    def _drafting(self) -> str:
+        """Return the pipeline's method, or for ar one that works with the files that are there."""
+        if self.settings.method.speculative:
+            return self.method
+        named = "drafter_path" in self._recipe | self._given
+        return "jacobi" if lacks_drafter(self.settings.model_path) and not named else "adt"
 
     def _shows(self, options: Mapping[str, Any]) -> bool:
         return options.get("progress_bar", not self._bar.get("disable"))

@@ -214,6 +214,7 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
     assert [row["identical"] for row in found.rows] == [3, 3, 3] and found.rows[1]["nodes"] == 3
     assert str(found).startswith("| method |") and "3/3" in str(found)
     assert own.method == "ar"
+    assert [row["method"] for row in own.compare("a cat").rows] == ["ar", "adt"]
     nine = Pipeline.from_pipe(pipe, nodes=9)
     assert nine.compare("a cat", ["adt"]).rows[1]["nodes"] == 9  # its own method, its own settings
 
@@ -328,6 +329,8 @@ def test_a_model_without_a_drafter_is_decoded_without_one(
     assert own.method == method and own("a cat").stats[0].tokens == 16
     note = f"method jacobi: chosen, .* with model_path {bare}; drafter_path names one"
     assert bool(re.search(note, capsys.readouterr().err)) == (method == "jacobi")
+    plain = Pipeline.from_pipe(own, method="ar")
+    assert [row["method"] for row in plain.compare("a cat").rows] == ["ar", "jacobi"]
     with pytest.raises(SettingsError, match="drafter"):
         Pipeline.from_pretrained(bare, nodes=4)
 
