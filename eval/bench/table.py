@@ -9,6 +9,7 @@ from configs.fields import settings_dict
 from configs.methods import MethodSettings
 from eval.bench.quality import QUALITIES
 from runs.measure import exceeds_tau
+from support.progress import plural
 from support.provenance import cpu_name
 from support.tables import Table, number
 
@@ -22,8 +23,7 @@ def heading(
     """Return a line that says where, when and of what the figures were measured."""
     run, sampling = settings.run, settings.run.sampling
     machine = [hardware["gpu"]] if hardware["gpu"] else []
-    threads = hardware["threads"]
-    machine += [cpu_name(), f"{threads} thread{'' if threads == 1 else 's'}", hardware["dtype"]]
+    machine += [cpu_name(), plural(hardware["threads"], "thread"), hardware["dtype"]]
     machine += [f"{run.quantize} weights"] if run.quantize else []
     machine += dates
     prompt = run.prompt if len(run.prompt) <= _LONG else run.prompt[: _LONG - 3] + "..."
