@@ -8,7 +8,6 @@ from configs.benchmark import (
     CANDIDATES,
     PROMPTS,
     BenchmarkSettings,
-    Sweep,
     TuneSettings,
     entries_of,
     read_sweep,
@@ -71,7 +70,13 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     """Return the settings of `benchmark`; method flags go to all methods that have them."""
     recipe, given = read("benchmark", texts)
     values = recipe | given
-    sweep = _sweep(values, given)
+    sweep = None
+    if "sweep" in values:
+        if name := next((name for name in ("method", "methods") if name in given), None):
+            refuse(name, given[name], "only without --sweep")
+        sweep = read_sweep(values["sweep"], values.get("cells"))
+    elif "cells" in values:
+        refuse("cells", values["cells"], "only with --sweep")
     listed = next(filter(None.__ne__, map(_method_list, (given, recipe))), _DEFAULT_METHODS)
     entries = entries_of(listed) if sweep is None else sweep.entries
     source = "--methods" if sweep is None else sweep.where
@@ -82,12 +87,8 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         if name in given and not any(name in applicable(vars(method)) for method in methods):
             allowed = f"only for a method that has it; {source} has {', '.join(entries)}"
             refuse(name, given[name], allowed)
-    run = _checked(
-        RunSettings,
-        values,
-        given,
-        next((method for method in methods if method.drafted), methods[0]),
-    )
+    drafted = next((method for method in methods if method.drafted), methods[0])
+    run = _checked(RunSettings, values, given, drafted)
     tell_foreign_numbers(run.model_path, *methods)
     if sweep is not None:
         if varied := next((name for name in sweep.axes if name in given), None):
@@ -225,17 +226,6 @@ def _checked(owner: type[E], values: Values, given: Values, method: MethodSettin
     check_folders(settings)
     warn_of_conditions(values, settings)
     return settings
-
-
-def _sweep(values: Values, given: Values) -> Sweep | None:
-    """Return the sweep of --sweep, without the cells that --cells leaves out."""
-    if "sweep" not in values:
-        if "cells" in values:
-            refuse("cells", values["cells"], "only with --sweep")
-        return None
-    if name := next((name for name in ("method", "methods") if name in given), None):
-        refuse(name, given[name], "only without --sweep")
-    return read_sweep(values["sweep"], values.get("cells"))
 
 
 def _method_list(values: Values) -> str | None:

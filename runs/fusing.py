@@ -22,22 +22,19 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
             raise _uncompiled(INDUCTOR, lacking)
         return compile_blocks
     if settings.compile == "off" or pick_device(settings.device).type != "cpu":
-        return _leave
+        return lambda *networks: None  # they run torch's kernels
     try:
         kernels()
     except NoKernels as error:
         if settings.compile == "on":
             raise _uncompiled("on", error) from error
-        return _leave
-    return fuse if settings.compile == "on" else fuse_where_faster
+        return lambda *networks: None
+    # auto: where these are faster here for a network's type and width
+    return fuse if settings.compile == "on" else lambda *networks: fuse(*filter(faster, networks))
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:
     return mismatch("--compile", repr(choice), "off or auto", f"Here {reason}.")
-
-
-def _leave(*_networks: nn.Module) -> None:
-    """Let networks run torch's kernels."""
 
 
 def fuse(*networks: nn.Module) -> None:
@@ -47,8 +44,3 @@ def fuse(*networks: nn.Module) -> None:
         for blocks in network.modules():
             if isinstance(blocks, Blocks):
                 blocks.run = run_fused
-
-
-def fuse_where_faster(*networks: nn.Module) -> None:
-    """Let networks run kernels of our own if these are faster here for their type and width."""
-    fuse(*filter(faster, networks))

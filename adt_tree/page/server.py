@@ -69,7 +69,7 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
             theme=THEME,
             css_paths=HERE / "stage.css",
             app_kwargs={
-                "middleware": [Middleware(OwnPolicy)],
+                "middleware": [Middleware(own_policy)],
                 "routes": [Mount("/v1", app=api.app)],
             },
         )
@@ -80,17 +80,16 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     return page, url
 
 
-class OwnPolicy:
-    """An ASGI middleware that adds the policy to every answer."""
+def own_policy(app: "ASGIApp") -> "ASGIApp":
+    """Return an application that adds the policy to every answer."""
 
-    def __init__(self, app: "ASGIApp"):
-        self.app = app
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
         async def sent(message: "Message") -> None:
             if message["type"] == "http.response.start":
                 policy = (b"content-security-policy", POLICY.encode())
                 message["headers"] = [*message.get("headers", ()), policy]
             await send(message)
 
-        await self.app(scope, receive, sent)
+        await app(scope, receive, sent)
+
+    return run
