@@ -1,15 +1,18 @@
 """A target model: a transformer, an image tokenizer and what makes its prompts."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from models.base import Context, Layers, PromptRows, TransformerSpec
-from models.codecs.glm_painter import TokenPicture
-from models.codecs.vqgan import ImageTokenizer
-from models.targets.prompts import Prompts
 from models.transformer import Transformer
+
+if TYPE_CHECKING:  # so that the engine, which knows a target, loads no codec
+    from models.codecs.glm_painter import TokenPicture
+    from models.codecs.vqgan import ImageTokenizer
+    from models.targets.prompts import Prompts
 
 
 class TargetModel:
@@ -19,8 +22,8 @@ class TargetModel:
         self,
         name: str,
         transformer: Transformer,
-        prompts: Prompts,
-        images: ImageTokenizer | TokenPicture,
+        prompts: "Prompts",
+        images: "ImageTokenizer | TokenPicture",
         drafter: Callable[[dict, TransformerSpec], TransformerSpec],
     ):
         """name, drafter: of the family."""

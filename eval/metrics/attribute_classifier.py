@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from eval.metrics.attributes import Attributes, Labels, compare
-from models.files.weights import open_safetensors
+from models.files.safetensors import open_safetensors
 from support.durable import replace_file
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from configs.downloads import damage, failed_download
-from models.files.weights import open_safetensors
+from models.files.safetensors import open_safetensors
 
 _ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
 

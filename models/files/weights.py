@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
-from configs.downloads import damage
 from models.files.names import WEIGHT_FILES, WEIGHT_INDEXES
+from models.files.safetensors import open_safetensors
 from support.json_files import read_object
 
 
@@ -28,16 +26,6 @@ class TensorInfo:
     def count(self) -> int:
         """Return the number of elements."""
         return math.prod(self.shape)
-
-
-@contextmanager
-def open_safetensors(path: Path, framework: str = "pt") -> Iterator[safe_open]:
-    """Open a .safetensors file; a ValueError names one that is missing, damaged or cut."""
-    try:
-        with safe_open(path, framework=framework) as file:
-            yield file
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path}: damaged or unreadable: {damage(path, error)}") from error
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
