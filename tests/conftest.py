@@ -1,5 +1,6 @@
 """Fixtures that several folders share: a small checkpoint on disk, opened as a command opens it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from small import write_checkpoint
 
     return write_checkpoint(tmp_path_factory.mktemp("small") / "checkpoint")
+
+
+@pytest.fixture
+def folder(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of the small checkpoint that a test may change."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "model"))
 
 
 @pytest.fixture(scope="session")

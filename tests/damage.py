@@ -18,14 +18,25 @@ Damage = Callable[[Path], object]
 State = dict[str, Tensor]
 
 
-def entry(name: str, value: object, place: str = ".") -> Damage:
-    """Change an entry of a config.json."""
+def entries(part: str = "", file: str = "config.json", **values: object) -> Damage:
+    """Change entries of a JSON file; None removes one. part: dots lead into it."""
 
     def damage(folder: Path) -> None:
-        path = folder / place / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+        document = json.loads((folder / file).read_text())
+        section = document
+        for name in filter(None, part.split(".")):
+            section = section[name]
+        section.update(values)
+        for name in [name for name, value in values.items() if value is None]:
+            del section[name]
+        (folder / file).write_text(json.dumps(document))
 
     return damage
+
+
+def entry(name: str, value: object, place: str = ".") -> Damage:
+    """Change an entry of a config.json."""
+    return entries(file=f"{place}/config.json", **{name: value})
 
 
 def vqgan(name: str, value: object) -> Damage:
@@ -41,9 +52,22 @@ def vqgan(name: str, value: object) -> Damage:
     return damage
 
 
-def content(name: str, text: bytes) -> Damage:
+def content(name: str, text: str | bytes) -> Damage:
     """Replace a file."""
-    return lambda folder: (folder / name).write_bytes(text)
+    return lambda folder: (folder / name).write_bytes(
+        text if isinstance(text, bytes) else text.encode()
+    )
+
+
+def text(name: str, old: str, new: str) -> Damage:
+    """Change words of a file."""
+
+    def damage(folder: Path) -> None:
+        found = (folder / name).read_text()
+        assert old in found
+        (folder / name).write_text(found.replace(old, new))
+
+    return damage
 
 
 def cut(name: str, size: int) -> Damage:
@@ -86,11 +110,26 @@ def weights(change: Callable[[State], object], name: str = "model.safetensors") 
     """Change the tensors in a weight file."""
 
     def damage(folder: Path) -> None:
-        state = load_file(folder / name)
+        path = folder / name
+        pickled = path.suffix != ".safetensors"
+        state = torch.load(path) if pickled else load_file(path)
+        # copies, since safetensors maps the file that is written again
+        state = {key: value.clone() for key, value in state.items()}
         change(state)
-        save_file(state, folder / name, {"format": "pt"})
+        torch.save(state, path) if pickled else save_file(state, path, {"format": "pt"})
 
     return damage
+
+
+def tensors(name: str = "model.safetensors", without: str = "", **values: Tensor) -> Damage:
+    """Drop the weights whose keys start so, and put others in (dots of keys are written __)."""
+
+    def change(state: State) -> None:
+        for key in [key for key in state if without and key.startswith(without)]:
+            del state[key]
+        state.update({name.replace("__", "."): value for name, value in values.items()})
+
+    return weights(change, name)
 
 
 class Evil:
@@ -107,7 +146,7 @@ def with_code(place: str) -> Damage:
     """Put a .bin file that would run code in the place of weights."""
 
     def damage(folder: Path) -> None:
-        (folder / place / "model.safetensors").unlink()
+        (folder / place / "model.safetensors").unlink(missing_ok=True)
         evil = {"weight": Evil(folder.parent / "ran")}
         torch.save(evil, folder / place / "pytorch_model.bin")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from small import small_settings, write_checkpoint
-from small_emu3 import emu3_settings, write_emu3
-from small_emu3_5 import emu3_5_settings, write_emu3_5
-from small_glm_image import glm_image_settings, open_glm_image, write_glm_image
-from small_janus import janus_settings, write_janus
-from small_liquid import liquid_settings, write_liquid
-from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
-from small_lumina2 import lumina2_settings, write_lumina2
+from small import FLAGS, small_settings, write_checkpoint
+from small_emu3 import write_emu3
+from small_emu3_5 import write_emu3_5
+from small_glm_image import open_glm_image, write_glm_image
+from small_janus import write_janus
+from small_liquid import write_liquid
+from small_llamagen import open_llamagen, write_llamagen
+from small_lumina2 import write_lumina2
 from torch import Tensor
 
 import main
@@ -34,9 +34,13 @@ PLAIN = MethodSettings("ar")
 class Small:
     """Small checkpoints of a layout."""
 
+    model: str
     write: Callable[[Path], Path]  # into a new folder; returns the target's
-    settings: Callable[..., RunSettings]  # of a run on it
     open: Callable[[RunSettings], Session] = open_session
+
+    def settings(self, folder: Path, dtype: str = "fp64") -> RunSettings:
+        """The settings of a run on a folder."""
+        return small_settings(folder, dtype, self.model)
 
     def load(self, folder: Path, method: MethodSettings = PLAIN, dtype: str = "fp64") -> Session:
         """Open a session on a folder."""
@@ -44,18 +48,24 @@ class Small:
 
 
 SMALL = {
-    "tiny": Small(lambda root: write_checkpoint(root / "tiny"), small_settings),
-    "emu3": Small(lambda root: write_emu3(root / "Emu3-Gen-hf", layout="old"), emu3_settings),
-    "emu3_5": Small(lambda root: write_emu3_5(root / "Emu3.5-Image"), emu3_5_settings),
-    "janus_pro": Small(lambda root: write_janus(root / "Janus-Pro"), janus_settings),
+    "tiny": Small("tiny", lambda root: write_checkpoint(root / "tiny")),
+    "emu3": Small("emu3", lambda root: write_emu3(root / "Emu3-Gen-hf", layout="old")),
+    "emu3 of the authors": Small("emu3", lambda root: write_emu3(root / "Emu3-Gen", "authors")),
+    "emu3_5": Small("emu3_5", lambda root: write_emu3_5(root / "Emu3.5-Image")),
+    "janus_pro": Small("janus_pro", lambda root: write_janus(root / "Janus-Pro")),
     "janus_pro of the authors": Small(
-        lambda root: write_janus(root / "Janus-Pro", authors=True), janus_settings
+        "janus_pro", lambda root: write_janus(root / "Janus-Pro", authors=True)
     ),
-    "liquid": Small(lambda root: write_liquid(root / "Liquid_V1_7B"), liquid_settings),
-    "lumina_mgpt2": Small(lambda root: write_lumina2(root / "Lumina-mGPT-2.0"), lumina2_settings),
-    "glm_image": Small(write_glm_image, glm_image_settings, open_glm_image),
-    "llamagen": Small(write_llamagen, llamagen_settings, open_llamagen),
+    "liquid": Small("liquid", lambda root: write_liquid(root / "Liquid_V1_7B")),
+    "lumina_mgpt2": Small("lumina_mgpt2", lambda root: write_lumina2(root / "Lumina-mGPT-2.0")),
+    "glm_image": Small("glm_image", write_glm_image, open_glm_image),
+    "llamagen": Small("llamagen", write_llamagen, open_llamagen),
 }
+
+
+def size_flag(model: str) -> list[str]:
+    """The flag of the size of a small checkpoint's images, where the model has one."""
+    return [f"--target_size={FLAGS[model]['target_size']}"] if model in FLAGS else []
 
 
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:

@@ -223,6 +223,15 @@ def is_head_norm(key: str) -> bool:
     return ".q_norm." in key or ".k_norm." in key
 
 
+GUIDANCE = {"glm_image": 1.0, "janus_pro": 5.0, "lumina_mgpt2": 4.0}  # elsewhere 3
+FLAGS = {
+    "emu3": {"target_size": "40x32", "negative_prompt": "lowres, blurry."},
+    "emu3_5": {"target_size": "80x64"},
+    "glm_image": {"target_size": "96x64"},
+    "lumina_mgpt2": {"target_size": "32"},
+}
+
+
 def small_settings(
     folder: Path, dtype: str = "fp64", model: str = "tiny", **sampling: float
 ) -> RunSettings:
@@ -233,7 +242,8 @@ def small_settings(
         model_path=str(folder),
         dtype=dtype,
         device="cpu",
-        sampling=SamplingSettings(**sampling),
+        sampling=SamplingSettings(**{"cfg": GUIDANCE.get(model, 3.0), **sampling}),
+        **FLAGS.get(model, {}),
     )
 
 

@@ -3,23 +3,15 @@
 import base64
 import json
 import re
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from small import (
-    llama_drafter,
-    randomised,
-    small_settings,
-    special_tokenizer,
-    write_drafter,
-)
+from small import llama_drafter, randomised, special_tokenizer, write_drafter
 from tokenizers import Tokenizer, pre_tokenizers
 from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
 
-from configs.schema import RunSettings
 from models.files.network import public_state
 from models.files.tiktoken import _LETTER
 from models.targets.emu3 import DECODER, Emu3
@@ -38,28 +30,23 @@ AUTHORS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Emu3Sizes:
-    """Sizes: images of `size` pixels, 8 per token, out of so many `codes`.
-
-    words: special tokens between the letters and the codes.
-    """
-
-    size: str = "40x32"
-    codes: int = 24
-    hidden: int = 32
-    positions: int = 260
-    words: tuple[str, ...] = BEFORE
+CODES = 24
 
 
-def write_emu3(folder: Path, sizes: Emu3Sizes = Emu3Sizes(), layout: str = "new") -> Path:  # noqa: B008
+def write_emu3(
+    folder: Path,
+    layout: str = "new",
+    words: tuple[str, ...] | None = None,
+    positions: int = 260,
+) -> Path:
     """Write target, drafter and tokenizer; returns the folder.
 
     layout: new (of today's transformers), old (keys of the public files) or authors (of
-    BAAI/Emu3-Gen, with the codec in a folder next to it).
+    BAAI/Emu3-Gen, with the codec in a folder next to it). words: special tokens before the codes.
     """
-    tokenizer = small_tokenizer(sizes)
-    config = public_config(sizes, tokenizer.get_vocab())
+    words = words or (AUTHORS if layout == "authors" else BEFORE)
+    tokenizer = small_tokenizer(words)
+    config = public_config(tokenizer.get_vocab(), positions)
     spec, entries = Emu3().spec(config.to_dict()), Emu3().entries(config.to_dict())
     target = randomised(Transformer(spec, spec.vocab), 0)
     # first, since it also makes the target's weights more like the drafter's
@@ -67,7 +54,7 @@ def write_emu3(folder: Path, sizes: Emu3Sizes = Emu3Sizes(), layout: str = "new"
     state = public_state(target, decoder_keys(target.spec, None, DECODER))
     codec = small_movq(config.vq_config).state_dict()
     if layout == "authors":
-        write_authors(folder, config, state, sizes)
+        write_authors(folder, config, state)
         write_codec(folder.parent / "Emu3-VisionTokenizer", config.vq_config, codec)
         return folder
     state |= {f"model.vqmodel.{key}": value.clone() for key, value in codec.items()}
@@ -78,15 +65,13 @@ def write_emu3(folder: Path, sizes: Emu3Sizes = Emu3Sizes(), layout: str = "new"
     return folder
 
 
-def write_authors(
-    folder: Path, config: Emu3Config, state: dict[str, Tensor], sizes: Emu3Sizes
-) -> None:
+def write_authors(folder: Path, config: Emu3Config, state: dict[str, Tensor]) -> None:
     """Write decoder and tokenizer as in BAAI/Emu3-Gen."""
     named = {key.replace("model.text_model.", "model."): value for key, value in state.items()}
     save_file(named, folder / "model.safetensors", {"format": "pt"})
     entries = config.text_config.to_dict() | {"model_type": "Emu3"}
     (folder / "config.json").write_text(json.dumps(entries))
-    write_words(folder, sizes.codes)
+    write_words(folder, CODES)
 
 
 def write_words(folder: Path, codes: int) -> None:
@@ -141,21 +126,21 @@ def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {new + key.removeprefix(old): state[key] for (old, new), key in pairs}
 
 
-def public_config(sizes: Emu3Sizes, vocabulary: dict[str, int]) -> Emu3Config:
+def public_config(vocabulary: dict[str, int], positions: int) -> Emu3Config:
     """Return transformers' config.json of the family with small numbers."""
     return Emu3Config(
         architectures=["Emu3ForConditionalGeneration"],
         vocabulary_map=vocabulary,
         text_config={
-            "vocab_size": len(vocabulary), "hidden_size": sizes.hidden,
-            "intermediate_size": sizes.hidden + 8, "num_hidden_layers": 2,
+            "vocab_size": len(vocabulary), "hidden_size": 32,
+            "intermediate_size": 40, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2,
-            "max_position_embeddings": sizes.positions, "pad_token_id": 256,
+            "max_position_embeddings": positions, "pad_token_id": 256,
             "bos_token_id": vocabulary["<|extra_203|>"],
             "eos_token_id": vocabulary["<|extra_204|>"],
         },
         vq_config={
-            "codebook_size": sizes.codes, "base_channels": 32, "hidden_size": 64,
+            "codebook_size": CODES, "base_channels": 32, "hidden_size": 64,
             "channel_multiplier": [1, 1, 1, 2], "num_res_blocks": 1,
         },
     )  # fmt: skip
@@ -182,13 +167,7 @@ def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
     return model
 
 
-def small_tokenizer(sizes: Emu3Sizes) -> Tokenizer:
+def small_tokenizer(words: tuple[str, ...]) -> Tokenizer:
     """Return a tokenizer of bytes; the special tokens follow them, then the image codes."""
-    codes = (f"<|visual token {code:06d}|>" for code in range(sizes.codes))
-    return special_tokenizer([*sizes.words, *codes])
-
-
-def emu3_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
-    """Return the settings of a run on a small checkpoint, with its drafter."""
-    settings = small_settings(folder, dtype, "emu3", **{"cfg": 3.0, **sampling})
-    return replace(settings, target_size=Emu3Sizes().size, negative_prompt="lowres, blurry.")
+    codes = (f"<|visual token {code:06d}|>" for code in range(CODES))
+    return special_tokenizer([*words, *codes])

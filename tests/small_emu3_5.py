@@ -1,16 +1,14 @@
 """A complete small Emu3.5-Image with random weights; its decoder is transformers' Qwen3."""
 
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import yaml
-from small import llama_drafter, randomised, small_settings, write_drafter
+from small import llama_drafter, randomised, write_drafter
 from small_emu3 import AUTHORS, write_words
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from configs.schema import RunSettings
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel, to_taming
 from models.targets.emu3_5 import Emu35
@@ -18,34 +16,20 @@ from models.targets.emu3_5 import Emu35
 FIRST = 256 + len(AUTHORS)  # id of the first image code
 
 
-@dataclass(frozen=True)
-class Emu35Sizes:
-    """Sizes: images of `size` pixels, 16 per token, out of so many `codes`.
-
-    Heads together are wider than hidden states.
-    """
-
-    size: str = "80x64"
-    codes: int = 24
-    hidden: int = 32
-    positions: int = 260
+CODES = 24
 
 
-def write_emu3_5(
-    folder: Path,
-    sizes: Emu35Sizes = Emu35Sizes(),  # noqa: B008
-    shard: str = "50GB",
-) -> Path:
+def write_emu3_5(folder: Path, positions: int = 260, shard: str = "50GB") -> Path:
     """Write target and drafter, tokenizer and codec next to them; returns the folder."""
     config = Qwen3Config(
-        vocab_size=FIRST + sizes.codes,
-        hidden_size=sizes.hidden,
-        intermediate_size=sizes.hidden + 8,
+        vocab_size=FIRST + CODES,
+        hidden_size=32,
+        intermediate_size=40,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
-        max_position_embeddings=sizes.positions,
+        max_position_embeddings=positions,
         rms_norm_eps=1e-5,
         rope_theta=1e6,
         tie_word_embeddings=False,
@@ -56,7 +40,7 @@ def write_emu3_5(
     home = folder.absolute().parent
     for name, write in (("tokenizer_emu3_ibq", write_words), ("Emu3.5-VisionTokenizer", write_ibq)):
         (home / name).mkdir(exist_ok=True)
-        write(home / name, sizes.codes)
+        write(home / name, CODES)
     network = Emu35().network(entries)
     network.fill(folder, torch.float32, torch.device("cpu"))
     write_drafter(folder / "drafter", *llama_drafter(Emu35().entries(entries), network.module))
@@ -97,9 +81,3 @@ def write_ibq(folder: Path, codes: int) -> None:
         "n_embed": codes, "embed_dim": 8, "beta": 0.25,
     }  # fmt: skip
     (folder / "config.yaml").write_text(yaml.safe_dump(content))
-
-
-def emu3_5_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
-    """Return the settings of a run on a small checkpoint, with its drafter."""
-    settings = small_settings(folder, dtype, "emu3_5", **{"cfg": 3.0, **sampling})
-    return replace(settings, target_size=Emu35Sizes().size)

@@ -1,18 +1,11 @@
 """A small GLM-Image with random weights, as transformers and diffusers write it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from small import (
-    llama_drafter,
-    randomised,
-    small_settings,
-    special_tokenizer,
-    write_drafter,
-)
+from small import llama_drafter, randomised, special_tokenizer, write_drafter
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from configs.schema import RunSettings
@@ -98,9 +91,3 @@ def write_painter(root: Path) -> None:
     index["processor"] = ["transformers", "GlmImageProcessor"]
     index["vision_language_encoder"] = ["transformers", "GlmImageForConditionalGeneration"]
     (root / "model_index.json").write_text(json.dumps(index))
-
-
-def glm_image_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
-    """Return the settings of a run on a small checkpoint."""
-    found = small_settings(folder, dtype, "glm_image", **{"cfg": 1.0, **sampling})
-    return replace(found, target_size="96x64")

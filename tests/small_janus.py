@@ -2,24 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from small import (
-    llama_drafter,
-    randomised,
-    small_settings,
-    special_tokenizer,
-    write_drafter,
-)
+from small import llama_drafter, randomised, special_tokenizer, write_drafter
 from small_llamagen import public_vq, small_janus
 from torch import Tensor
 from transformers import JanusConfig, JanusForConditionalGeneration
 
-from configs.schema import RunSettings
 from models.files.network import public_state
 from models.targets.janus import BEGIN_IMAGE, BOS, PAD, JanusNetwork, JanusPro, janus_keys
 from models.targets.janus_config import AUTHORS, TRANSFORMERS
@@ -31,19 +23,11 @@ SPECIAL = (
 _LEVELS = (1, 1, 1, 1, 2)  # of the codec: 16 pixels per token
 
 
-@dataclass(frozen=True)
-class JanusSizes:
-    """Sizes: `side` x `side` of so many `codes`."""
-
-    side: int = 4
-    codes: int = 24
-    hidden: int = 32
-    positions: int = 160
+SIDE, CODES, HIDDEN = 4, 24, 32  # images of SIDE x SIDE out of CODES codes
 
 
 def write_janus(
     folder: Path,
-    sizes: JanusSizes = JanusSizes(),  # noqa: B008
     authors: bool = False,
     special: Sequence[str] = SPECIAL,
 ) -> Path:
@@ -53,13 +37,13 @@ def write_janus(
     special: control tokens that the tokenizer has.
     """
     tokenizer = special_tokenizer(special)
-    config = public_config(sizes, tokenizer.get_vocab_size())
+    config = public_config(tokenizer.get_vocab_size())
     network: JanusNetwork = JanusPro().network(config.to_dict()).module.to_empty(device="cpu")
     randomised(network, 0).embed_codes()
     entries = JanusPro().entries(config.to_dict())
     # first, since it also makes the target's weights more like the drafter's
     write_drafter(folder / "drafter", *llama_drafter(entries, network.transformer))
-    state = whole_state(config, network, sizes)
+    state = whole_state(config, network)
     if authors:
         torch.save(authors_state(state), folder / "pytorch_model.bin")
         (folder / "config.json").write_text(json.dumps(authors_config(config)))
@@ -70,25 +54,24 @@ def write_janus(
     return folder
 
 
-def public_config(sizes: JanusSizes, ids: int) -> JanusConfig:
+def public_config(ids: int) -> JanusConfig:
     """Return transformers' config.json of the family with small numbers."""
-    hidden = sizes.hidden
     return JanusConfig(
         architectures=["JanusForConditionalGeneration"],
         text_config={
-            "model_type": "llama", "vocab_size": ids, "hidden_size": hidden,
-            "intermediate_size": hidden + 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "num_key_value_heads": 2, "max_position_embeddings": sizes.positions,
+            "model_type": "llama", "vocab_size": ids, "hidden_size": HIDDEN,
+            "intermediate_size": HIDDEN + 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "max_position_embeddings": 160,
         },
         vision_config={
             "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "image_size": 16 * sizes.side, "patch_size": 16, "projection_dim": hidden,
-            "num_image_tokens": sizes.side**2,
+            "image_size": 16 * SIDE, "patch_size": 16, "projection_dim": HIDDEN,
+            "num_image_tokens": SIDE**2,
         },
         vq_config={
-            "embed_dim": 4, "num_embeddings": sizes.codes, "latent_channels": 8,
+            "embed_dim": 4, "num_embeddings": CODES, "latent_channels": 8,
             "base_channels": 32, "channel_multiplier": list(_LEVELS), "num_res_blocks": 2,
-            "projection_dim": hidden, "image_token_embed_dim": hidden,
+            "projection_dim": HIDDEN, "image_token_embed_dim": HIDDEN,
         },
     )  # fmt: skip
 
@@ -126,10 +109,10 @@ def authors_config(config: JanusConfig) -> dict:
     }
 
 
-def whole_state(config: JanusConfig, network: JanusNetwork, sizes: JanusSizes) -> dict[str, Tensor]:
+def whole_state(config: JanusConfig, network: JanusNetwork) -> dict[str, Tensor]:
     """Return all weights as transformers names them, those of image understanding included."""
     keys = janus_keys(network.spec, network.vocab.first_id, TRANSFORMERS)
-    codec = small_janus(sizes.codes, sizes.side, _LEVELS).state_dict()
+    codec = small_janus(CODES, SIDE, _LEVELS).state_dict()
     # transformers compares encoder outputs with the vectors as they are stored
     codec["quantize.embedding.weight"] = F.normalize(codec["quantize.embedding.weight"], dim=-1)
     state = JanusForConditionalGeneration(config).state_dict() | public_state(network, keys)
@@ -156,8 +139,3 @@ def authors_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _modules(keys: object) -> tuple[str, ...]:
     return tuple(value for value in vars(keys).values() if isinstance(value, str))
-
-
-def janus_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
-    """Return the settings of a run on a small checkpoint, with its drafter."""
-    return small_settings(folder, dtype, "janus_pro", **{"cfg": 5.0, **sampling})

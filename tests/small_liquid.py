@@ -1,20 +1,12 @@
 """A complete small Liquid with random weights, as transformers writes a Gemma."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from small import (
-    llama_drafter,
-    randomised,
-    small_settings,
-    special_tokenizer,
-    write_drafter,
-)
+from small import llama_drafter, randomised, special_tokenizer, write_drafter
 from transformers import GemmaConfig, GemmaForCausalLM
 
-from configs.schema import RunSettings
 from models.base import TargetOptions
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
@@ -26,37 +18,23 @@ SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<boi>", "<eoi>", "<unconditional
 FIRST = {"hidden_act": "gelu", "hidden_activation": None, "rope_theta": 10000.0}
 
 
-@dataclass(frozen=True)
-class LiquidSizes:
-    """Sizes: `side` x `side` of so many `codes`. Heads together are wider than hidden states."""
-
-    side: int = 4
-    codes: int = 24
-    hidden: int = 32
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 16
-    positions: int = 160
+SIDE, CODES = 4, 24  # images of SIDE x SIDE out of CODES codes
 
 
-def write_liquid(
-    folder: Path,
-    sizes: LiquidSizes = LiquidSizes(),  # noqa: B008
-    shard: str = "50GB",
-) -> Path:
+def write_liquid(folder: Path, positions: int = 160, shard: str = "50GB") -> Path:
     """Write target, drafter, tokenizer and VQGAN; returns the folder. shard: size of a file."""
     tokenizer = special_tokenizer(SPECIAL)
     words = tokenizer.get_vocab_size()
     config = GemmaConfig(
-        vocab_size=words + sizes.codes,
-        hidden_size=sizes.hidden,
-        intermediate_size=2 * sizes.hidden + 8,
+        vocab_size=words + CODES,
+        hidden_size=32,
+        intermediate_size=72,
         num_hidden_layers=2,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
-        max_position_embeddings=sizes.positions,
-        vq_config={"num_embeddings": sizes.codes},
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=positions,
+        vq_config={"num_embeddings": CODES},
         **{
             f"{name}_token_id": tokenizer.token_to_id(f"<{name}>") for name in ("pad", "bos", "eos")
         },
@@ -64,8 +42,8 @@ def write_liquid(
     small_gemma(config).save_pretrained(folder, max_shard_size=shard)
     tokenizer.save(str(folder / "tokenizer.json"))
     vqgan = VqganConfig(
-        ch=8, ch_mult=(1, 2), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=sizes.codes,
-        resolution=2 * sizes.side, num_groups=4,
+        ch=8, ch_mult=(1, 2), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=CODES,
+        resolution=2 * SIDE, num_groups=4,
     )  # fmt: skip
     torch.manual_seed(7)
     ImageTokenizer(build_vqmodel(vqgan), vqgan).save(folder / "tokenizer")
@@ -89,8 +67,3 @@ def small_gemma(config: GemmaConfig) -> GemmaForCausalLM:
             weight.data *= 0.6
     model.model.embed_tokens.weight.data *= config.hidden_size**-0.5
     return model
-
-
-def liquid_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
-    """Return the settings of a run on a small checkpoint, with its drafter."""
-    return small_settings(folder, dtype, "liquid", **{"cfg": 3.0, **sampling})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from small import make_kin, randomised, small_settings
+from small import make_kin, randomised
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
@@ -151,10 +151,6 @@ def write_t5(folder: Path, width: int) -> None:
         feed_forward_proj="gated-gelu", tie_word_embeddings=False,
     )  # fmt: skip
     T5ForConditionalGeneration(config).save_pretrained(folder)
-
-
-def llamagen_settings(folder: Path, dtype: str = "fp64") -> RunSettings:
-    return small_settings(folder, dtype, "llamagen")
 
 
 def open_llamagen(settings: RunSettings, side: int = 4) -> Session:

@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from small import Sizes, public_config, special_tokenizer, write_networks
 
-from configs.schema import RunSettings, SamplingSettings
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel, to_taming
 from models.targets.lumina_mgpt2 import FIRST_CODE
@@ -56,16 +55,3 @@ def write_codec(path: Path, codes: int) -> None:
         state[key] = vector if noise.ndim == 1 else scale * noise
     extra = {"ema_encoder.decay": torch.tensor(0.9999), "loss.logvar": torch.zeros(1)}
     torch.save(state | extra, path)
-
-
-def lumina2_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
-    """Return the settings of a run on a small checkpoint, with its drafter: 4 x 4 tokens."""
-    return RunSettings(
-        prompt="a cat",
-        model="lumina_mgpt2",
-        model_path=str(folder),
-        target_size="32",
-        dtype=dtype,
-        device="cpu",
-        sampling=SamplingSettings(**{"cfg": 4.0, **sampling}),
-    )

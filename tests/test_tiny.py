@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,20 +90,3 @@ def test_backgrounds_are_what_the_prompts_say(
         pixels.numpy(), scenes, AttributeClassifier.load(TINY / "attributes.safetensors")
     )
     assert found["background"] >= 0.5, found
-
-
-@pytest.mark.parametrize("text", ["日本語 🎨", "<s> IMGIMGAZ <racm3:break>", "x" * 200])
-def test_any_text_is_a_prompt(session: Session, text: str) -> None:
-    rows = session.target.prompt(text, 2)
-    assert rows.ids.shape[0] == 2 and (rows.ids[:, -1] == rows.ids[0, -1]).all()
-    first = session.target.vocab.first_id
-    assert not ((rows.ids >= first) & (rows.ids < first + session.target.vocab.size)).any()
-
-
-def test_the_text_that_is_too_long_is_named(session: Session) -> None:
-    with pytest.raises(ValueError, match="the model takes 256"):
-        session.target.prompt("word " * 300, 2)
-
-
-def test_weights_have_a_readme() -> None:
-    assert (Path(TINY) / "README.md").is_file()

@@ -5,10 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_emu3 import write_emu3
-from small_emu3_5 import write_emu3_5
-from small_janus import write_janus
-from small_liquid import write_liquid
+from families import SMALL
 from small_llamagen import LlamaGenSizes, public_config
 from small_lumina2 import write_lumina2
 
@@ -45,18 +42,14 @@ def test_folders_are_known_by_their_files(checkpoint, tmp_path):
     assert source_values(checkpoint, {"model": "anole"})["model"] == "anole"
     lumina = shutil.copytree(checkpoint, tmp_path / "Lumina-mGPT-7B-512")
     assert source_values(lumina, {})["model"] == "lumina_mgpt"
-    assert source_values(write_janus(tmp_path / "own"), {})["model"] == "janus_pro"
-    assert source_values(write_emu3(tmp_path / "other"), {})["model"] == "emu3"
-    authors = write_emu3(tmp_path / "flat", layout="authors")
-    assert source_values(authors, {})["model"] == "emu3"
-    assert source_values(write_emu3_5(tmp_path / "norms"), {})["model"] == "emu3_5"
-    assert source_values(write_liquid(tmp_path / "gemma"), {})["model"] == "liquid"
-    second = write_lumina2(tmp_path / "second")
-    assert source_values(second, {})["model"] == "lumina_mgpt2"
-    second = second.rename(tmp_path / "Lumina-mGPT-2.0-Omni")
+    for name, small in SMALL.items():
+        (tmp_path / name).mkdir()
+        if name != "llamagen":
+            assert source_values(small.write(tmp_path / name), {})["model"] == small.model
+    second = write_lumina2(tmp_path / "Lumina-mGPT-2.0-Omni")
     assert source_values(second, {})["model"] == "lumina_mgpt2"
     for side, name in ((16, "llamagen"), (32, "llamagen2")):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(exist_ok=True)
         config = json.dumps(public_config(LlamaGenSizes(side=side)))
         (tmp_path / name / "config.json").write_text(config)
         assert source_values(tmp_path / name, {})["model"] == name

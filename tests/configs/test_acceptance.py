@@ -1,13 +1,17 @@
-"""Which acceptance rules go with which methods and proposals; the numbers of relaxed ones."""
+"""Acceptance rules: what they go with, their numbers; the names of rules, methods and models."""
 
 import itertools
 
 import pytest
 
-from configs.acceptance import PROPOSALS, VERIFIERS
-from configs.fields import SettingsError
+from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS
+from configs.fields import SettingsError, settings_fields
 from configs.method_table import METHODS
 from configs.schema import LanternSettings, MethodSettings
+from configs.targets import TARGETS
+from decoding import proposals
+from models import registry
+from runs import methods
 
 RELAXED = ("lantern", "lantern_coupled", "gsd", "path_explore", "path_relax")
 
@@ -65,3 +69,34 @@ def test_numbers_of_relaxed_acceptance() -> None:
     assert LanternSettings(delta=2.0).budget is None
     assert MethodSettings().lantern is None
     assert MethodSettings(proposal="sampled").calibration == "none"
+
+
+def test_proposals():
+    assert set(PROPOSALS) == set(proposals.PROPOSALS)
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_verifiers(name):
+    rule = VERIFIERS[name]
+    assert methods.VERIFIERS[name].lossless == rule.lossless
+    assert rule.numbers is None or not rule.lossless
+
+
+def test_methods():
+    assert methods.METHODS.keys() == {
+        name for name, traits in METHODS.items() if traits.speculative
+    }
+
+
+def test_targets():
+    assert registry.FAMILIES.keys() == TARGETS.keys()
+    for entry in TARGETS.values():
+        assert {"model_path", "drafter_path", *entry.parts} <= entry.sources.keys()
+        assert set(entry.parts) <= set(entry.flags)
+
+
+def test_numbers_of_rules_have_flags_of_their_own():
+    assert all(owner.prefix for owner in NUMBERS)
+    assert len({owner.prefix for owner in NUMBERS}) == len(NUMBERS)
+    for rule in VERIFIERS.values():
+        assert set(rule.without) <= set(settings_fields(rule.numbers) if rule.numbers else ())

@@ -66,11 +66,6 @@ TEXTS = ["a, b", "a #1 cat", "'q' and \"q\"", "123", "None", "True", "{a: b}", "
 TEXTS += [" ", "", "-", "-5 degrees", "a=b"]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_text_survives_in_both_forms(text):
-    assert words_of("--prompt", text) == words_of(f"--prompt={text}") == {"prompt": text}
-
-
 @pytest.mark.parametrize("text", ["-x", "--seed", "--", "--help"])
 def test_text_with_dashes_needs_the_equals_sign(text):
     assert words_of(f"--prompt={text}") == {"prompt": text}
@@ -94,14 +89,6 @@ def test_switches(words, text):
     assert words_of(*words.split())["trace"] == text
 
 
-def test_texts_become_values(run):
-    settings = run("--seed=007", "--temperature=1e-1", "--cfg=.5", "--trace=YES", "--num-images=+3")
-    assert (settings.seed, settings.trace, settings.num_images) == (7, True, 3)
-    assert settings.sampling == SamplingSettings(temperature=0.1, cfg=0.5)
-    adt = run("--adt_d_max", "9", "--adt_init=vertical").method.adt
-    assert adt == AdtSettings(d_max=9, init="vertical")
-
-
 @pytest.mark.parametrize(
     ("words", "method"),
     [
@@ -119,13 +106,6 @@ def test_texts_become_values(run):
 )
 def test_names_of_the_papers_repository(run, words, method):
     assert run(*words.split()).method == MethodSettings(method)
-
-
-def test_other_names_of_values(run):
-    settings = run("--precision=bf16", "--random_seed=5", "--set_seed", "--seed=5")
-    assert (settings.dtype, settings.seed) == ("bf16", 5)
-    relaxed = run("--lantern", "--peanut", "--lantern_k", "100", "--lantern_delta", "0.5").method
-    assert relaxed == MethodSettings(verifier="lantern", relaxed=LanternSettings(100, 0.5))
 
 
 def test_the_papers_command():
@@ -323,11 +303,6 @@ def test_a_checkpoint_without_a_drafter_is_decoded_by_jacobi(run, checkpoint, ca
                 run(*words, word)
 
 
-def test_a_word_that_is_a_file_can_be_drawn_from_a_list(run, tmp_path):
-    (tmp_path / "words.txt").write_text("data\n")
-    assert run(f"--prompt={tmp_path}/words.txt").source == "file"
-
-
 def test_a_benchmark_without_a_list(bench, recipe):
     settings = bench()
     assert settings.methods == (
@@ -347,16 +322,6 @@ def test_a_benchmark_without_a_list(bench, recipe):
     written = MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4))
     assert bench(config).methods[1] == written and bench(config).repeats == 2
     assert bench(config, "--methods=ar,static").methods[1] == MethodSettings("static", "topk")
-
-
-def test_a_list_of_methods(bench):
-    words = "--methods=ar, eagle2:depth=3:nodes=12,adt:adt_beta=0.4,static:tree=chain"
-    assert bench(words, "--output_dir=o").methods[1:] == (
-        MethodSettings("eagle2", depth=3, nodes=12),
-        MethodSettings("adt", adt=AdtSettings(beta=0.4)),
-        MethodSettings("static", tree="chain"),
-    )
-    assert bench(words, "--output_dir=o").output == "o"
 
 
 def test_method_flags_go_to_the_methods_that_have_them(bench):

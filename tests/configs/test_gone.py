@@ -1,5 +1,7 @@
 """Flags and methods of earlier versions are refused in one line that says what to use instead."""
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -7,13 +9,14 @@ import pytest
 
 from configs.command_line import listed_method, read_recipe, read_words
 from configs.commands import COMMANDS, flags_of
-from configs.fields import SettingsError, parse
+from configs.fields import SettingsError, parse, settings_dict
 from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.help import command_help
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
-from configs.schema import RunSettings
+from configs.schema import ROOT, RunSettings
 from drafters.kinds import kind_of
+from runs.commands import run_settings
 
 
 @pytest.mark.parametrize("name", GONE_FLAGS)
@@ -64,3 +67,27 @@ def test_an_old_recipe_may_ask_for_what_happens_anyway(name: str, tmp_path: Path
     recipe.write_text(f"cfg: 4\n{name}: other\n")
     with pytest.raises(SettingsError, match=f"{name}: generate_images has no such flag; "):
         read_recipe(str(recipe), "generate_images")
+
+
+TEXT = (ROOT / "tests/data/identities.jsonl").read_text()
+CASES = [json.loads(line) for line in TEXT.replace("{ROOT}", str(ROOT)).splitlines()]
+
+
+def settings_of(case: dict) -> RunSettings:
+    if "words" in case:
+        return run_settings(read_words("generate_images", case["words"]))
+    return RunSettings(prompt="a cat", model=case["model"], model_path="owner/LlamaGen")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case.get("words", ["llamagen"])))
+def test_old_run_folders_are_continued(case, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    settings, identity = settings_of(case), case["identity"]
+    assert settings.identity() == identity
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    folder = f"{case['settings'].pop('output_dir')}_{digest[:8]}"
+    gone = {name: identity[name] for name in ("size", "prices")}
+    now = settings_dict(settings)
+    assert now.keys().isdisjoint(gone)
+    method = RENAMED_METHODS.get(identity["method"], identity["method"])
+    assert now | gone == identity | case["settings"] | {"method": method, "output_dir": folder}

@@ -15,6 +15,8 @@ SHORT = {
     "bench": "benchmark --prompt 'a cat' --model_path model",
     "sweep": "benchmark --prompt 'a cat' --model_path model --sweep sweep.yaml",
     "images": "extract_tokens --output_dir out --model_path model --data_dir .",
+    "tune": "tune --prompt 'a cat' --model_path model --output tuned.yaml",
+    "hub": "generate_images --prompt x --model_path owner/name --method ar",
     "samples": "extract_tokens --output_dir out --model_path model --from_prompts --num_images 3",
 }
 WORDS = """
@@ -43,12 +45,16 @@ draw --temprature=1          : Did you mean --temperature
 draw --adt-bata=1            : Did you mean --adt_beta
 draw --lantern_detla 0.1     : Did you mean --lantern_delta
 draw --methods=ar            : --methods: unknown flag. Did you mean --method
+inspect --method=adt         : --method: unknown flag
+inspect --cfg_mode=sequential : --cfg_mode: unknown flag
+verify                       : verify: there is no such command; use `inspect --run`
 draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help all` li
 draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
 draw --start_idx=0           : --start_idx: generate_images has no such flag; use --slice
 draw --eagle_version 2       : --eagle_version: generate_images has no such flag; use --method stati
 bench --trace                : --trace: benchmark has no such flag; only generate_images has it
+tune --nodes=4               : --nodes: unknown flag
 samples --slice=0-3          : --slice: unknown flag
 samples --lantern_k=3        : --lantern_k: unknown flag
 generate_images --method adx --help : --method: expected ar, static…got 'adx'
@@ -94,6 +100,15 @@ list --slice=１-２           : --slice: …got
 list --sample=0              : --sample: …got 0
 bench --repeats=0            : --repeats: …got 0
 bench --warmup=-1            : --warmup: …got -1
+inspect --batch_size=0       : --batch_size: expected a whole number from 1 to 1024, got 0
+inspect --dtype=int8         : --dtype: expected fp32, fp64 or bf16, got 'int8'
+inspect --num_images=0       : --num_images: expected a whole number at least 1, got 0
+draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
+list --caption=both --prompt_file=x : --caption: …first, longest or all
+tune --minutes=0             : --minutes: expected a number from 0.01 to 10080, got 0.0
+tune --methods=eagle         : …got 'eagle'. Did you mean eagle2
+tune --methods=ar            : --methods: expected at least one method besides ar, got 'ar'
+tune --methods=adt:verifier=lantern : …got 'adt:verifier=lantern'
 evaluate                     : --output_dir: expected run folders…got nothing
 evaluate --output_dir a,,b   : --output_dir: expected folder names between…got 'a,,b'
 evaluate --output_dir a --metrics fid,clap   : --metrics: expected all, none, or…got 'fid,clap'
@@ -128,6 +143,22 @@ draw --seed=1 --random_seed=2        : --random_seed: 2 works only with --seed 2
 draw --dtype=fp32 --precision=bf16   : --precision: 'bf16' works only with --dtype bf16
 draw --cfg=1 --cfg_mode=sequential   : --cfg_mode: expected parallel with --cfg 1…got 'sequential'
 draw --device_map=auto --device=cpu  : --device_map: 'auto' works only with --device auto
+draw --quantize=int8 --dtype=fp64    : --quantize: 'int8' works only with --dtype bf16 or fp32
+draw --quantize=int4 --dtype=fp32    : --quantize: expected int8 with --dtype fp32…got 'int4'
+draw --quantize=int4 --dtype=bf16 --device=cpu : --quantize: expected int8 with --device cpu, got 'i
+draw --quantize=int8 --device_map=auto : --quantize: 'int8' works only with --device_map single
+draw --compile=inductor --device_map=auto : --compile: …only on one device, not with --device_map au
+draw --compile=inductor --quantize=int8 : --compile: …off, on or auto with --quantize int8
+draw --caption=all                   : --caption: …only with --prompt MSCOCO2017Val
+draw --negative_prompt=x             : --negative_prompt: 'x' works only with …emu3
+draw --target_size=768               : --target_size: …only with --model lumina_mgpt
+hub --model=lumina_mgpt2 --tokenizer_path=x   : --tokenizer_path: …only with --model
+hub --model=lumina_mgpt2 --target_size=800x768 : multiples of 32, at most 768 x 768 pixels
+hub --model=emu3 --target_size=36    : --target_size: …in multiples of 8, at most 760 x 760
+hub --model=emu3 --target_size=768   : --target_size: …at most 760
+hub --model=emu3 --target_size=x     : --target_size: …got 'x'
+hub --model=emu3_5 --target_size=1040 : --target_size: …multiples of 16, at most 1024 x 1024
+hub --model=liquid --target_size=768 : --target_size: …liquid makes images of 512 x 512 pixels
 draw --sample=2                      : --sample: 2 works only with a list of prompts
 draw --slice=0-1                     : --slice: '0-1' works only with a list of prompts
 draw --num_images=3 --samples_per_prompt=2 : --samples_per_prompt: expected 3, as --num_images…got 2

@@ -1,94 +1,16 @@
 """Settings made from Python: types are checked, what does not apply is refused, defaults fit."""
 
-import dataclasses
-
 import pytest
 
-from configs.benchmark import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
-from configs.fields import SettingsError, settings_dict
+from configs.fields import SettingsError
 from configs.method_table import METHODS
 from configs.schema import (
-    ROOT,
     AdtSettings,
-    LanternSettings,
     MethodSettings,
     RunSettings,
     SamplingSettings,
 )
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "value"),
-    [
-        (SamplingSettings, "temperature", -0.1),
-        (SamplingSettings, "temperature", float("nan")),
-        (SamplingSettings, "temperature", float("inf")),
-        (SamplingSettings, "temperature", True),
-        (SamplingSettings, "temperature", None),
-        (SamplingSettings, "top_k", -1),
-        (SamplingSettings, "top_k", 1.0),
-        (SamplingSettings, "top_p", 1.01),
-        (SamplingSettings, "cfg", -1),
-        (AdtSettings, "d_min", 0),
-        (AdtSettings, "k_min", 9),
-        (AdtSettings, "init", "diagonal"),
-        (AdtSettings, "adapt", "off"),
-        (AdtSettings, "alpha", "next"),
-        (MethodSettings, "method", "eagle"),
-        (MethodSettings, "nodes", 0),
-        (MethodSettings, "relaxed", {"k": 5}),
-        (MethodSettings, "depth", 5),  # the default method, adt, sets its own
-        (MethodSettings, "adt", {"beta": 0.5}),
-    ],
-)
-def test_a_wrong_value_is_refused_by_name(owner, name, value):
-    with pytest.raises(
-        SettingsError, match=rf"{name}.*: (expected .*, got .*|.* works only with)"
-    ) as error:
-        owner(**{name: value})
-    assert isinstance(error.value, ValueError)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"prompt": " \n"},
-        {"prompt": 123},
-        {"prompt": None},
-        {"prompt": "\udcff"},
-        {"num_images": -2},
-        {"num_images": 2.0},
-        {"num_images": True},
-        {"samples_per_prompt": 0},
-        {"seed": 2**63},
-        {"vq_device": "cuda"},
-        {"cfg_mode": "both"},
-        {"model_path": " "},
-        {"overwrite": "maybe"},
-        {"trace": 1},
-        {"output_dir": ""},
-    ],
-)
-def test_a_run_of_one_text_refuses(flags):
-    with pytest.raises(
-        SettingsError, match=rf"--({'|'.join(flags)}): (expected .*, got .*|.* works only with)"
-    ):
-        RunSettings(**{"prompt": "a cat"} | flags)
-
-
-@pytest.mark.parametrize(
-    "text", ["5", "5-", "-5", "5-5", "6-5", "a-b", "1-2-3", "0x1-2", "1.0-2", "１-２"]
-)
-def test_a_slice_is_two_rising_numbers(text):
-    with pytest.raises(SettingsError, match="--slice: expected .*, got "):
-        RunSettings(prompt="PartiPrompts", slice=text)
-
-
-def test_numbers_of_another_rule_are_refused():
-    allowed = "only with --verifier lantern or lantern_coupled, not with --verifier exact"
-    with pytest.raises(SettingsError, match=f"--lantern_k: 1000 works {allowed}"):
-        MethodSettings(relaxed=LanternSettings())
 
 
 def test_defaults_of_the_methods():
@@ -144,28 +66,6 @@ def test_whole_numbers_in_float_fields_are_the_same_settings():
     assert isinstance(SamplingSettings(cfg=3).cfg, float)
 
 
-def test_settings_survive_a_second_birth():
-    for flags in ({"num_images": 2}, {"prompt": "PartiPrompts", "sample": 3}, {"prompt": "x.txt"}):
-        settings = RunSettings(**{"prompt": "a cat"} | flags)
-        assert dataclasses.replace(settings) == settings
-
-
-def test_with_method_gives_and_takes_the_drafter():
-    run = RunSettings(prompt="a cat")
-    plain = run.with_method(MethodSettings("ar"))
-    assert plain.drafter_path is None
-    assert plain.with_method(MethodSettings("eagle2")).drafter_path == run.drafter_path
-    own = RunSettings(prompt="a cat", drafter_path="d").with_method(MethodSettings("static"))
-    assert own.drafter_path == "d"
-
-
-def test_the_dictionary_is_flat_and_by_flag():
-    values = settings_dict(RunSettings(prompt="a cat"))
-    assert {"prompt", "temperature", "method", "adt_beta", "adt_k_init"} <= values.keys()
-    plain = settings_dict(RunSettings(prompt="a cat", method=MethodSettings("ar")))
-    assert plain["proposal"] is None and not [name for name in plain if name.startswith("adt")]
-
-
 def test_fingerprint_follows_what_an_image_is_and_nothing_else():
     base = {"prompt": "PartiPrompts"}
     first = RunSettings(**base).fingerprint()
@@ -202,16 +102,3 @@ def test_home_is_written_out(monkeypatch):
         "/home/someone/out",
         "/home/someone/m/drafter",
     )
-
-
-def test_benchmark_settings_refuse_twins():
-    run = RunSettings(prompt="a cat")
-    with pytest.raises(SettingsError, match="--methods"):
-        BenchmarkSettings(run, (MethodSettings("ar"), MethodSettings("ar")))
-    with pytest.raises(SettingsError, match="--repeats"):
-        BenchmarkSettings(run, (MethodSettings("ar"),), repeats=0)
-
-
-def test_default_model_folder_does_not_depend_on_the_working_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert RunSettings(prompt="a cat").model_path == str(ROOT / "ckpts/tiny")

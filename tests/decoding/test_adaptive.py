@@ -9,7 +9,7 @@ import pytest
 
 from configs.schema import AdtSettings
 from decoding.graphs import TreeShape
-from decoding.policies.adaptive import AdaptiveController, AdaptiveTree
+from decoding.policies.adaptive import AdaptiveController
 from decoding.policies.base import Outcome
 from models.base import ImageGrid
 
@@ -134,12 +134,3 @@ def test_near_the_end_the_tree_is_cut_but_the_plan_is_not_forgotten() -> None:
     )
     assert one.shape(3, remaining=1) == TreeShape(0, 3, NODES), "the last token needs no draft"
     one.observe(outcome(0, 0))
-
-
-def test_the_policy_announces_the_largest_tree_and_gives_every_image_its_own_controller() -> None:
-    policy = AdaptiveTree(SETTINGS, NODES, ImageGrid(8, COLUMNS))
-    assert policy.largest == TreeShape(8, 6, NODES)
-    one, other = policy.controller(1), policy.controller(1)
-    one.shape(1, TOKENS)
-    one.observe(outcome(4, 4))
-    assert other.shape(1, TOKENS) == TreeShape(4, 4, NODES)

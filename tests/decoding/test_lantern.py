@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from browser import ALL, only_in_all
-from fakes import DictatedStreams, p_value, random_tree, tree_of
+from fakes import DictatedStreams, p_value, tree_of
 from rules import Distributions, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
 
@@ -21,7 +21,6 @@ from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
-from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 
@@ -90,20 +89,6 @@ def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> 
     counts = first_tokens(BOTH[name](LanternSettings(k=k, delta=delta), nearest()), 1)
     assert len(codes) > 0 and p_value(counts, expected) > 1e-4
     assert delta <= 1 or float(expected[x]) <= delta * float(distribution[x]) + 1e-12
-
-
-def test_the_published_residual_loses_k_plus_1_codes() -> None:
-    x, codes = claimed(0.2, 6)
-    gone = nearest()[x, :7].long()
-    assert 0 < len(codes) < 6
-    distribution = DISTRIBUTIONS.log_p[0].exp()
-    accepted = distribution[x] + distribution[codes].sum()
-    rest = distribution.clone()
-    rest[gone], rest[x] = 0, 0
-    expected = (1 - accepted) * rest / rest.sum()
-    expected[x] = accepted
-    settings = LanternSettings(k=6, delta=0.2, residual="reference")
-    assert p_value(first_tokens(Lantern(settings, nearest()[:, :7]), 1), expected) > 1e-4
 
 
 @pytest.mark.parametrize("children", [1, *(pytest.param(n, marks=only_in_all) for n in (2, 4)), 10])
@@ -187,21 +172,6 @@ def test_the_published_rule_in_plain_python() -> None:
     assert set(verdict.accepted.tolist()) == {0, 1, 2}
 
 
-def test_the_published_residual_takes_siblings_along() -> None:
-    """A child that is among a refused one's nearest codes has no probability left of its own."""
-    children, taken = 6, {}
-    for residual in ("exact", "reference"):
-        settings = LanternSettings(k=16, delta=0.3, budget="per_candidate", residual=residual)
-        verifier = Lantern(settings, nearest()[:, :17])
-        taken[residual] = accepted_share(verifier, children)
-    assert accepted_share(Rejection(), children) < taken["reference"] < taken["exact"] - 0.05
-
-
-def accepted_share(verifier: Verifier, children: int) -> float:
-    verdict = one_round(DISTRIBUTIONS, siblings(children), "topk", verifier, NOISE)[1]
-    return float(verdict.accepted.double().mean())
-
-
 # the target's distribution after the root; elsewhere token 3 is certain
 ROOT = [0.40, 0.35, 0.15, 0.10]
 NEAR = torch.tensor([[2, 3, 1], [2, 3, 0], [3, 1, 0], [2, 1, 0]], dtype=torch.int32)
@@ -260,38 +230,6 @@ def test_of_equally_long_paths_the_published_one_counts(tokens, parents, dynamic
     tree = tree_of([0, *tokens], [0, *parents])
     assert greedy(verifier, tree) == dynamic
     assert greedy(verifier, replace(tree, by_rank=True)) == static
-
-
-def published_path(tree: DraftTree, hit: Tensor, image: int) -> list[int]:
-    """The published choice in plain Python: a path per leaf, in the order of the leaves' indices;
-    the first one with most hits from the root on, cut after them.
-    """
-    parents = tree.parents[image].tolist()
-    nodes = [n for n in range(1, tree.nodes + 1) if tree.present[image, n]]
-    best = [0]
-    for leaf in (n for n in nodes if n not in {parents[other] for other in nodes}):
-        path = [leaf]
-        while path[0]:
-            path.insert(0, parents[path[0]])
-        wrong = [place for place, n in enumerate(path) if place and not hit[image, n]]
-        taken = path[: wrong[0]] if wrong else path
-        best = taken if len(taken) > len(best) else best
-    return best
-
-
-def test_the_path_to_the_first_leaf_on_random_trees(monkeypatch) -> None:
-    generator, images = torch.Generator().manual_seed(0), 200
-    tree = random_tree(generator, images, 12, VOCAB)
-    hit, ties = torch.rand(images, 13, generator=generator) < 0.6, 0
-    rule = Lantern(LanternSettings(k=3, delta=0.1), nearest())
-    for image, one in enumerate(trees_on_host(tree, torch.zeros(images, 13, VOCAB))):
-        monkeypatch.setattr(rule, "_is_argmax", lambda tree, node, hit=hit[image]: bool(hit[node]))
-        expected, path = published_path(tree, hit, image), rule.judge_greedily(one, None)[0]
-        assert path == expected
-        ranked = rule.judge_greedily(replace(one, by_rank=True), None)[0]
-        assert len(ranked) == len(path)
-        ties += ranked != path
-    assert ties > 5
 
 
 def test_a_residual_without_a_token_is_an_error() -> None:

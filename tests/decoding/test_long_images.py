@@ -10,13 +10,12 @@ import pytest
 import torch
 from browser import only_in_all
 from families import decoded, rounds
-from small_emu3 import Emu3Sizes, emu3_settings, write_emu3
+from small import small_settings
+from small_emu3 import write_emu3
 
 from configs.schema import MethodSettings, SamplingSettings
 from decoding import noise
-from decoding.graphs import TreeShape
 from decoding.noise import NoiseShape, PositionalNoise, gumbel
-from drafters.jacobi import JacobiDrafter
 from runs.session import Session, open_session
 
 CPU = torch.device("cpu")
@@ -35,8 +34,8 @@ METHODS = [
 @pytest.fixture(scope="module")
 def session(tmp_path_factory) -> Session:
     """Images of 6 x 7 tokens with row ends."""
-    folder = write_emu3(tmp_path_factory.mktemp("long") / "emu3", Emu3Sizes(positions=400))
-    return open_session(replace(emu3_settings(folder), target_size="56x48"))
+    folder = write_emu3(tmp_path_factory.mktemp("long") / "emu3", positions=400)
+    return open_session(replace(small_settings(folder, model="emu3"), target_size="56x48"))
 
 
 # in `make test` the tightest window at T = 1; a greedy table has no window
@@ -64,12 +63,6 @@ def test_windows_of_predictions_give_the_same_rounds(method, session, monkeypatc
     monkeypatch.setattr("drafters.jacobi.kept_rows", lambda grid, reach: grid.tokens)
     assert window == rounds(session, method)
     assert max(window) < 42  # drafts are accepted
-
-
-def test_the_window_is_a_row_of_the_image_and_the_deepest_tree(session) -> None:
-    drafter = JacobiDrafter(session.target, "above", TreeShape(7, 1, 7, 5))
-    drafter.open(2, 100, None)
-    assert drafter.log_p.shape == (2, 7 + 7 + 1 + 2, 24)
 
 
 def shape(positions: int, width: int = 32768, reach: int = 59) -> NoiseShape:

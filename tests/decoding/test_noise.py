@@ -118,23 +118,3 @@ def test_table_belongs_to_the_image_and_not_to_its_row() -> None:
     assert torch.equal(batch(positions)[2:], alone(positions[2:]))
     batch.fill(1, 7)
     assert torch.equal(batch.table[1], batch.table[2])
-
-
-def test_positions_behind_the_image_read_the_last_one() -> None:
-    one = table(1)
-    one.fill(0, 5)
-    assert torch.equal(one(torch.tensor([[5, 6, 99]])), one(torch.tensor([[5, 5, 5]])))
-
-
-def test_greedy_tables_hold_no_noise() -> None:
-    one = table(2, greedy=True)
-    one.fill(1, 5)
-    assert one(torch.tensor([[0, 1], [2, 3]])).shape == (2, 2, 1)
-    assert not one.table.any()
-
-
-def test_fp32_tables_are_the_rounded_fp64_ones() -> None:
-    one, other = table(1), table(1, dtype=torch.float32)
-    one.fill(0, 9)
-    other.fill(0, 9)
-    assert torch.equal(one.table.float(), other.table)

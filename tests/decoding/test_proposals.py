@@ -1,15 +1,29 @@
-"""Proposals: candidates, their order, and their estimated hit probabilities."""
+"""Proposals: candidates and their hit probabilities, which calibration changes and no token."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
-from fakes import p_value
+from fakes import codes, p_value
 
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
 from decoding.drafter import Draft
+from decoding.images import Job
 from decoding.noise import gumbel
-from decoding.proposals import PROPOSALS
-from decoding.sampling import choose
+from decoding.proposals import PROPOSALS, Calibration
+from decoding.sampling import SamplingDistribution, choose
+from drafters.calibrations import (
+    FILE,
+    UNCALIBRATED,
+    Calibrations,
+    distribution_key,
+    fit_factor,
+)
+from drafters.loading import LoadedDrafter
+from runs.methods import build_engine, calibration_of
 
 
 def distributions(n: int, vocab: int, seed: int) -> torch.Tensor:
@@ -27,12 +41,6 @@ def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
     expected = log_q.sort(descending=True)
     assert torch.equal(tokens, expected.indices[..., :3])
     assert torch.equal(scores, expected.values[..., :3])
-
-
-def test_coupled_first_candidate_is_the_targets_choice_when_q_is_p() -> None:
-    log_p = distributions(200, 30, 1)
-    tokens, _ = PROPOSALS["coupled"]().children(Draft(log_p), noise(200, 30), 1, 1)
-    assert torch.equal(tokens[..., 0], choose(log_p, noise(200, 30)))
 
 
 def test_coupled_hits_as_often_as_the_theory_says() -> None:
@@ -79,3 +87,101 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
     pairs = q[:, None] * q / (1 - q[:, None]) * (1 - torch.eye(3))
     counts = torch.bincount(tokens[0, :, 0] * 3 + tokens[0, :, 1], minlength=9).double()
     assert p_value(counts, pairs.flatten()) > 1e-4 and counts.sum() == 20_000
+
+
+PLAIN = SamplingDistribution()
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_the_factor_of_the_choices_is_found(factor) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(20_000, 12, generator=generator, dtype=torch.float64)
+    values[:, 11] = -torch.inf
+    choices = torch.multinomial((factor * values).softmax(-1), 1, generator=generator)[:, 0]
+    assert fit_factor(values, choices) == pytest.approx(factor, rel=0.05)
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_trust_multiplies_the_factor_of_coupled_drafts_only(name) -> None:
+    generator = torch.Generator().manual_seed(2)
+    log_q, noise = (torch.randn(2, 3, 9, generator=generator).log_softmax(-1) for _ in range(2))
+    proposal, trust = PROPOSALS[name](Calibration((0.5,))), torch.tensor([[2.0] * 3, [6.0] * 3])
+    tokens, scores = proposal.children(Draft(log_q, trust), noise, 4, 1)
+    for image, factor in enumerate((1.0, 3.0) if name == "coupled" else (0.5, 0.5)):
+        row = slice(image, image + 1)
+        scaled = PROPOSALS[name](Calibration((factor,)))
+        expected = scaled.children(Draft(log_q[row]), noise[row], 4, 1)
+        assert torch.equal(tokens[row], expected[0])
+        torch.testing.assert_close(scores[row], expected[1])
+
+
+def test_settings_choose_the_calibration() -> None:
+    known = Calibrations({distribution_key(PLAIN): {"coupled": [0.5], "topk": [0.25]}})
+    for options, factors in (
+        ({}, (0.5,)),
+        ({"calibration": "none"}, (1.0,)),
+        ({"proposal": "topk"}, (1.0,)),  # as published
+        ({"proposal": "topk", "calibration": "drafter"}, (0.25,)),
+        ({"method": "static"}, (1.0,)),
+    ):
+        assert calibration_of(MethodSettings(**options), PLAIN, known).factors == factors
+    with pytest.raises(SettingsError, match="--calibration"):
+        MethodSettings(method="static", calibration="none")
+
+
+@pytest.mark.parametrize("factors", [[0.05, 3.0], [100.0], [0.01]])
+@pytest.mark.parametrize("method", ["eagle2", "adt"])
+def test_no_calibration_changes_a_token(session, method, factors) -> None:
+    known = Calibrations({distribution_key(PLAIN): {"coupled": factors, "topk": factors}})
+    jobs = [Job("0", "a red dot", 3), Job("1", "blue squares", 4)]
+
+    def decode(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
+        drafter = LoadedDrafter(session.drafter.network, calibrations)
+        return codes(build_engine(session.target, drafter, PLAIN, settings, 2), jobs)
+
+    plain = decode(MethodSettings("ar"), UNCALIBRATED)
+    for proposal in PROPOSALS:
+        settings = MethodSettings(method, proposal=proposal, calibration="drafter")
+        assert decode(settings, known) == plain
+
+
+def test_a_file_serves_its_distributions_and_proposals_only(tmp_path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({distribution_key(PLAIN): {"coupled": [0.8, 0.7]}}))
+    read = Calibrations.read(tmp_path)
+    assert read.of(PLAIN, "coupled") == Calibration((0.8, 0.7))
+    assert read.of(PLAIN, "topk") == Calibration()
+    assert read.of(SamplingDistribution(cfg=2.0), "coupled") == Calibration()
+    assert Calibrations.read(tmp_path / "none") == Calibrations()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[1]", r"\[1\]"),
+        ('{"a distribution": 3}', "a distribution: expected .*, got 3"),
+        ('{"a distribution": {"topk": [0]}}', r"a distribution, topk: expected .*, got \[0\]"),
+        ('{"a distribution": {"topk": ["a"]}}', r"topk: expected .*, got \['a'\]"),
+        ('{"a distribution": {"topk": [true]}}', r"topk: expected .*, got \[True\]"),
+        ('{"a distribution": {"topk": 1}}', "a distribution, topk: expected .*, got 1"),
+        ('{"a distribution": {"topk": [NaN]}}', "no JSON"),
+    ],
+    ids=range(9),
+)
+def test_a_damaged_file_is_named(tmp_path, text, fault) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(SettingsError, match=f"{FILE}: .*{fault}"):
+        Calibrations.read(tmp_path)
+
+
+def test_a_folder_in_the_place_of_the_file_is_named(tmp_path) -> None:
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(SettingsError, match=f"{FILE}.*cannot be read"):
+        Calibrations.read(tmp_path)
+
+
+def test_at_temperature_0_the_cuts_of_the_distribution_do_not_count() -> None:
+    cut = SamplingDistribution(temperature=0, top_k=5, top_p=0.5)
+    assert distribution_key(cut) == distribution_key(SamplingDistribution(temperature=0))
+    assert distribution_key(SamplingDistribution(top_k=5)) != distribution_key(PLAIN)

@@ -1,4 +1,4 @@
-"""Images of one prompt share what the target read of it; their tokens are those of images alone."""
+"""Images of one prompt share what the target read of it; caches of several images."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from browser import only_in_all
 from fakes import codes
 from test_engine import METHODS, PLAIN, engine_of
 
-from decoding.cache import KVCache
+from decoding.cache import CacheShape, KVCache
 from decoding.images import Job
+from decoding.tree import DraftTree
+from models.base import TransformerSpec
 from models.guidance import SequentialGuidance
 from runs.session import Session
 
@@ -73,22 +75,42 @@ def test_guidance_rows_in_turn(session, alone) -> None:
     assert codes(engine_of(in_turn, METHODS["eagle recall"], 3), JOBS) == alone
 
 
-def test_caches_of_target_and_drafter(session) -> None:
-    """Keys, values, padding, positions: those of a shared prompt are those of one that was read."""
-    shared, own = (engine_of(session, METHODS["small eagle2"], 3) for _ in range(2))
-    for engine, texts in ((shared, ["a cat"] * 3), (own, ["a cat", "a red cat", "a cat"])):
-        jobs = [Job(str(i), text, 50 + i) for i, text in enumerate(texts)]
-        engine._open(jobs)
-        assert engine.images.admit(iter(jobs))
-    for one, other in (
-        (shared.images.cache, own.images.cache),
-        (shared.speculation.drafter.cache, own.speculation.drafter.cache),
-    ):
-        length = shared.images.states[0].length - 1  # the head reads one token less
-        for image in (0, 2):
-            a, b = one.rows(image), other.rows(image)
-            for ours, theirs in zip(one.memory, other.memory, strict=True):
-                assert torch.equal(ours[:, a, :, :length], theirs[:, b, :, :length])
-                assert ours[:, a, :, :length].abs().sum() > 0
-            assert torch.equal(one.padding[a, :length], other.padding[b, :length])
-            assert torch.equal(one.origins[a], other.origins[b])
+SPEC = TransformerSpec(
+    vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64
+)
+CPU = torch.device("cpu")
+
+
+def of(tree: DraftTree, image: int) -> DraftTree:
+    """The tree of one image."""
+    row = slice(image, image + 1)
+    columns = (tree.tokens, tree.parents, tree.depths, tree.scores)
+    return DraftTree(*(column[row] for column in columns), tree.height, width=tree.width)
+
+
+@pytest.mark.parametrize("devices", [None, (CPU, torch.device("cpu", 0), CPU)])
+@pytest.mark.parametrize("lengths", [[7, 7], [7, 4]])
+def test_tokens_move_in_all_layers_on_all_devices(lengths, devices) -> None:
+    spec = replace(SPEC, layers=3, layer_devices=devices)
+    cache = KVCache(spec, CacheShape(2, 2, 20), torch.float64, CPU)
+    for memory in cache.memory:
+        memory.copy_(torch.randn(memory.shape, dtype=memory.dtype))
+    before, path = torch.cat(cache.memory), torch.tensor([[0, 3], [0, 2]])
+    cache.move(torch.tensor(lengths), path)
+    after = torch.cat(cache.memory)
+    for row in range(4):
+        first, slots = lengths[row // 2], path[row // 2] + lengths[row // 2]
+        expected = before[:, row].clone()
+        expected[:, :, first : first + 2] = before[:, row][:, :, slots]
+        assert torch.equal(after[:, row], expected)
+
+
+def test_bf16_images_of_different_lengths_share_a_cache() -> None:
+    """On a CPU their keys are kept in fp32, so what is written must be converted."""
+    cache = KVCache(SPEC, CacheShape(2, 1, 20), torch.bfloat16, CPU)
+    view, steps = cache.view(torch.tensor([5, 3]), 5, 2), torch.arange(2)
+    context = view.open(steps.expand(2, -1), (steps <= steps[:, None]).expand(2, -1, -1))
+    new = torch.randn(2, SPEC.kv_heads, 2, SPEC.head_dim, dtype=torch.bfloat16)
+    keys, _ = context.cache.write(0, new, new)
+    assert torch.equal(keys[0, :, 5:7], new[0].to(keys.dtype))
+    assert torch.equal(keys[1, :, 3:5], new[1].to(keys.dtype))

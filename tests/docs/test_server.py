@@ -5,19 +5,17 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import only_in_all
+from browser import only_in_all, serving
 from markdown_pages import blocks
 from PIL import Image, ImageChops
 
 from adt_tree import Pipeline
-from configs.targets import ROOT
 
 USUAL = "127.0.0.1:7860"
 EXAMPLES = [block for block in blocks("docs/generating.md") if f"{USUAL}/v1" in block.text]
@@ -26,24 +24,10 @@ EXAMPLES = [block for block in blocks("docs/generating.md") if f"{USUAL}/v1" in 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
     """Where the included model's server listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        own = "{}:{}".format(*free.getsockname())
-    words = ["demo", f"--port={own.split(':')[1]}", "--device=cpu"]
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "main.py"), *words],
-        cwd=tmp_path_factory.mktemp("server"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    try:
-        assert "] loading the model (" in process.stdout.readline()
-        assert process.stdout.readline().startswith(f"http://{own}/")
+    with serving(tmp_path_factory.mktemp("server")) as (own, process):
         yield own
         process.send_signal(signal.SIGINT)
         assert process.wait(60) in (0, 130) and "Traceback" not in process.stdout.read()
-    finally:
-        process.kill()
-        process.wait()
 
 
 @only_in_all

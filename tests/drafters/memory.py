@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
@@ -15,13 +15,6 @@ from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter
 from models.base import ImageGrid, ImageVocab
-
-
-def batched(tree: DraftTree, images: int) -> DraftTree:
-    """The same tree for several images."""
-    names = "tokens", "parents", "depths", "scores"
-    columns = {name: getattr(tree, name).expand(images, -1).clone() for name in names}
-    return replace(tree, **columns)
 
 
 def verdict_of(

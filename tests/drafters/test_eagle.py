@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import pytest
 import torch
@@ -95,24 +94,3 @@ def test_the_drafter_reads_row_ends(counts, lumina_folder) -> None:
         rounds.expand(rounds.root(), [[0], [0]])
         rounds.commit(counts)
         check_levels(session, rounds, (2, 1, 1, 1))
-
-
-def test_a_new_image_in_an_old_row(session) -> None:
-    images = two_images(session)
-    rounds = Rounds(session, PLAIN, images)
-    rounds.expand(rounds.root(), [[0], [0]])
-    rounds.commit([5, 4])
-    fog = Image(session, PLAIN, "fog", [3, 1, 4, 1, 5])
-    rounds.begin(1, fog)
-    found = rounds.expand(rounds.root(), [[0], [0]])
-    torch.testing.assert_close(found[1, 0], fog.distribution_after(1), **TOLERANCE)
-    torch.testing.assert_close(found[0, 0], images[0].distribution_after(6), **TOLERANCE)
-
-
-def test_the_direct_distribution_depends_on_what_it_should(session) -> None:
-    """The oracle itself: features of the past, the last code and the drafted path all matter."""
-    image = two_images(session)[0]
-    after = [(2, ()), (3, ()), (2, (1,)), (2, (1, 5))]
-    distributions = [image.distribution_after(count, path) for count, path in after]
-    for one, other in combinations(distributions, 2):
-        assert (one - other).abs().max() > 0.05

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fakes import tree_of
-from memory import Rounds, batched, rounds_of, verdict_of
+from memory import Rounds, rounds_of, verdict_of
 from torch import Tensor
 
 from decoding.graphs import TreeShape
@@ -66,25 +66,3 @@ def test_a_later_round_renews_and_never_forgets() -> None:
     assert (rounds.decided, rounds.names()[:4]) == ([2], [1, 2, 3, 4])
     rounds.observe(tree_of([0] * 2, [0, 0]), distributions(2, 20), verdict_of([[0, 1]], 2))
     assert (rounds.decided, rounds.names()[:2]) == ([4], [3, 4])
-
-
-def test_the_images_end_is_no_trouble() -> None:
-    """Distributions after the last position are dropped, not written over others."""
-    rounds = drafter(window=30)
-    rounds.decided = [18]
-    rounds.observe(tree_of([0] * 4, [0, 0, 1, 2]), distributions(4), verdict_of([[0]], 4))
-    assert rounds.names()[:2] == [1, 2] and rounds.ahead().shape == (1, 30, VOCAB)
-    rounds.drafter.prefill(0, None, None, None)
-    rounds.decided = [1]
-    for first in (rounds, drafter()):  # an image begins with the uniform distribution
-        assert torch.allclose(first.ahead().exp(), torch.tensor(1 / VOCAB, dtype=torch.float64))
-
-
-def test_images_of_a_batch_go_their_own_ways() -> None:
-    both, paths = drafter(images=2), [[0, 1], [0, 2, 4]]
-    log_p = torch.cat([distributions(8, 100), distributions(8, 200)])
-    both.observe(batched(TREE, 2), log_p, verdict_of(paths, 8))
-    for image, path in enumerate(paths):
-        alone = drafter()
-        alone.observe(TREE, log_p[image : image + 1], verdict_of([path], 8))
-        assert torch.equal(both.ahead()[image], alone.ahead()[0])

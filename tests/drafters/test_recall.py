@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from fakes import tree_of
-from memory import Rounds, batched, rounds_of, verdict_of
+from memory import Rounds, rounds_of, verdict_of
 from torch import Tensor
 
 from decoding.graphs import TreeShape
@@ -125,30 +125,6 @@ def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
     rounds = observed(log_p=LOG_P.masked_fill(torch.arange(VOCAB) == 4, -torch.inf))
     log_q = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).log_q
     assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
-
-
-def test_images_of_a_batch_go_their_own_ways() -> None:
-    both, second = drafter(images=2), predictions(6, 2)
-    trees = batched(TREE, 2)
-    verdict = verdict_of([[0, 1], [0, 2, 5]], 6, trees, (2, 1))
-    both.observe(trees, torch.cat([LOG_P, second]), verdict)
-    alone = observed(log_p=second, path=(0, 2, 5), bonus=1)
-    rounds = both.round(), alone.round()
-    for children in ([], [[0, 5]]):
-        found = both.drafter.expand(growing([1, 1], *children * 2), ROOT.expand(2, 1), rounds[0])
-        wanted = alone.drafter.expand(growing([1], *children), ROOT, rounds[1])
-        torch.testing.assert_close(found.log_q[1], wanted.log_q[0])
-
-
-@pytest.mark.parametrize("image", [0, 1])
-def test_a_new_image_recalls_nothing_of_the_one_before(image) -> None:
-    both, trees = drafter(images=2), batched(TREE, 2)
-    verdict = verdict_of([[0, 1]] * 2, 6, trees, (2, 2))
-    both.observe(trees, torch.cat([LOG_P, LOG_P]), verdict)
-    both.drafter.prefill(image, None, None, torch.tensor([1]))
-    both.decided[image] = 1
-    share = both.drafter.recall(growing([2, 2]), ROOT.expand(2, 1), both.round()).share
-    assert (share[:, 0] == 0).tolist() == [image == 0, image == 1]
 
 
 def similarity(tokens: Path, path: Path) -> float:

@@ -148,18 +148,15 @@ def test_structures_that_differ_from_those_in_c_are_refused() -> None:
 
 
 @needs_compiler
-def test_images_of_several_lengths(passes) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "n", "layers"), [([17, 30, 5], 1, ()), ([17, 30, 5], 6, ()), ([9], 4, (1, 3))]
+)
+def test_images_of_several_lengths_and_hidden_states_of_some_layers(
+    lengths, n, layers, passes
+) -> None:
     model = model_of(SPEC)
-    for n in (1, 6):
-        check(model, cache_of(model, [17, 30, 5]), n)
-    assert all(passes) and len(passes) == 2
-
-
-@needs_compiler
-def test_hidden_states_of_some_layers(passes) -> None:
-    model = model_of(SPEC)
-    check(model, cache_of(model, [9]), 4, layers=(1, 3))
-    assert all(passes)
+    check(model, cache_of(model, lengths), n, layers)
+    assert passes == [True]
 
 
 @needs_compiler

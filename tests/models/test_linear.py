@@ -57,13 +57,6 @@ def test_compiled_kernels_read_a_copy_until_weights_change() -> None:
     assert odd.packed is None and odd(tokens(3, 11)).shape == (3, 8)
 
 
-def test_the_weight_stays_as_it_is() -> None:
-    linear = linear_of()
-    before = linear.weight.clone()
-    pack_weights(linear)
-    assert torch.equal(linear.weight, before) and set(linear.state_dict()) == {"weight"}
-
-
 def test_weights_of_other_types_or_in_training_are_not_packed() -> None:
     for linear in (linear_of(dtype=torch.float16), linear_of().requires_grad_()):
         pack_weights(linear)
@@ -71,21 +64,23 @@ def test_weights_of_other_types_or_in_training_are_not_packed() -> None:
         assert linear(tokens(2, 12, dtype=linear.weight.dtype)).shape == (2, 8)
 
 
-@pytest.mark.parametrize(
-    "forget", [forget_packed, lambda linear: linear.to(torch.float64).to(torch.float32)]
-)
-def test_copies_are_dropped_before_weights_change(forget) -> None:
-    linear = linear_of()
-    pack_weights(linear)
-    forget(linear)
+def zero(linear: Linear) -> None:
     linear.weight.data.zero_()
-    assert not linear(tokens(2, 12)).any()
 
 
-def test_weights_that_are_loaded_count() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda linear: (forget_packed(linear), zero(linear)),
+        lambda linear: zero(linear.to(torch.float64).to(torch.float32)),
+        lambda linear: linear.load_state_dict({"weight": torch.zeros(8, 12)}),
+    ],
+    ids=["forgotten", "another type", "loaded"],
+)
+def test_copies_are_dropped_where_weights_change(change) -> None:
     linear = linear_of()
     pack_weights(linear)
-    linear.load_state_dict({"weight": torch.zeros(8, 12)})
+    change(linear)
     assert not linear(tokens(2, 12)).any()
 
 

@@ -95,13 +95,6 @@ def test_the_flag_wraps_the_target(checkpoint) -> None:
     )
 
 
-def test_rows_of_a_forward_without_cache_pass_together(session) -> None:
-    target = Counted(session.target, [])
-    ids = session.target.prompt("a", 2).ids
-    SequentialGuidance(target).features(ids, Context(torch.arange(ids.shape[1]).expand(2, -1)))
-    assert target.rows == [2]
-
-
 @pytest.mark.parametrize(("place", "moves"), [("same", []), ("cpu", [CPU])])
 def test_tokens_become_pixels_where_the_flag_says(
     place, moves, checkpoint, session, monkeypatch
@@ -150,15 +143,7 @@ def test_chameleon_7b_on_smaller_gpus() -> None:
     """bf16, one image with guidance:
     two GPUs of 24 GiB hold what one cannot with 8 images in a batch.
     """
-    spec = TransformerSpec(
-        vocab=65536,
-        hidden=4096,
-        intermediate=11008,
-        layers=32,
-        heads=32,
-        kv_heads=32,
-        max_positions=4096,
-    )
+    spec = TransformerSpec(65536, 4096, 11008, layers=32, heads=32, kv_heads=32, max_positions=4096)
     with torch.device("meta"):
         transformer = Transformer(spec, 8192).to(torch.bfloat16)
     one, eight = (load_of(transformer, 2 * images, 4096 + 59) for images in (1, 8))

@@ -8,7 +8,6 @@ from compilers import needs_compiler
 
 from models import probe
 from models.base import TransformerSpec
-from models.linear import stored_type
 from models.native import find_compiler, kernels, library_path
 from models.probe import Timing, faster, measured, timings
 from models.transformer import Blocks
@@ -37,18 +36,6 @@ def test_a_machine_is_measured_once_for_every_type(monkeypatch) -> None:
     monkeypatch.setattr(probe, "_measure", None)  # must not be called again
     assert timings(fp32, fp32) == rows and measured(fp32) == {fp32: rows}
     assert not measured(torch.float64) and not measured(bf16)
-
-
-def test_weights_of_16_bits_are_timed_as_they_are_packed(monkeypatch) -> None:
-    """They are read in half the time, so their kernels may be faster where others are not."""
-    packed, pack = [], probe.pack_weights
-    monkeypatch.setattr(
-        probe, "pack_weights", lambda blocks: pack(blocks) or packed.append(stored_type(blocks))
-    )
-    for stored in (torch.float32, torch.bfloat16, torch.float16):
-        timings(torch.float32, stored)
-    assert packed == [torch.float32] * 4 + [torch.bfloat16] * 4 + [torch.float16] * 4
-    assert list(measured(torch.float32)) == [torch.float32, torch.bfloat16, torch.float16]
 
 
 def test_a_damaged_file_is_measured_again(monkeypatch) -> None:

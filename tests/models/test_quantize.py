@@ -19,9 +19,9 @@ from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from configs.schema import EngineSettings, RunSettings
+from configs.schema import RunSettings
 from models.linear import Linear
-from models.quantize import copies_bytes, quantize, weight_bytes, weight_format
+from models.quantize import quantize, weight_bytes, weight_format
 from runs.session import Session, open_session
 
 CPU = torch.device("cpu")
@@ -91,33 +91,6 @@ def test_memory_that_inspect_names_is_that_of_the_weights(quantised, checkpoint)
     )
     assert weight_bytes(network, "int8", torch.float32) == held
     assert quantised.hardware()["quantize"] == "int8"
-
-
-def test_packed_copies_are_those_of_the_head(session32) -> None:
-    network = session32.target.transformer
-    head = network.head.weight.nbytes
-    assert copies_bytes(network, "int8", torch.float32) == head
-    assert copies_bytes(network, None, torch.float32) > head
-    small = weight_bytes(network, "int8", torch.float32)
-    assert small < weight_bytes(network, None, torch.float32)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"quantize": "int8", "dtype": "fp64"}, "'int8' works only with --dtype bf16 or fp32"),
-        ({"quantize": "int4", "dtype": "fp32"}, "expected int8 with --dtype fp32.*got 'int4'"),
-        (
-            {"quantize": "int4", "dtype": "bf16", "device": "cpu"},
-            "expected int8 with --device cpu, got 'int4'",
-        ),
-        ({"quantize": "int8", "device_map": "auto"}, "'int8' works only with --device_map single"),
-        ({"quantize": "int3"}, "expected int8 or int4, got 'int3'"),
-    ],
-)
-def test_where_it_does_not_apply(flags, message) -> None:
-    with pytest.raises(SettingsError, match=f"--quantize: {message}"):
-        EngineSettings(method=PLAIN, **flags)
 
 
 def test_no_samples_of_a_quantised_target_for_drafters(tmp_path) -> None:

@@ -1,17 +1,10 @@
-"""Checkpoints that a test may damage."""
+"""A small LlamaGen that a test may damage."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture
-def folder(checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy of the small checkpoint."""
-    return Path(shutil.copytree(checkpoint, tmp_path / "model"))
 
 
 @pytest.fixture

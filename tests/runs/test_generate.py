@@ -98,18 +98,6 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     assert summary.endswith(" tokens/s")
 
 
-def test_seeds_follow_from_prompt_occurrence_and_sample(settings, names, tmp_path):
-    make(settings(prompt=names, samples_per_prompt=2, seed=5))
-    seeds = {name: line["seed"] for name, line in records(tmp_path / "out").items()}
-    assert len(set(seeds.values())) == 18
-    assert seeds["00008_1"] == image_seed(5, "name 1", 1, 1)
-
-
-def test_plain_decoding_has_no_proposal(settings, tmp_path):
-    make(settings(method=MethodSettings("ar")))
-    assert records(tmp_path / "out")["00000_0"]["proposal"] is None
-
-
 def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
     make(settings(num_images=2))
     before = images(tmp_path / "out")

@@ -18,15 +18,12 @@ from torch._dynamo.utils import counters
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from configs.model import EngineSettings
 from decoding.graphs import CudaGraphs, RoundShape
 from decoding.sampling import SamplingDistribution
 from models import compiled
 from models.base import Context
 from runs.methods import build_engine
 from runs.session import open_session
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -85,20 +82,14 @@ def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
 
 @needs_inductor
 @only_in_all
-def test_so_they_do_one_guidance_row_after_the_other(checkpoint) -> None:
-    settings = replace(small_settings(checkpoint), compile="inductor", cfg_mode="sequential")
-    session = open_session(settings)
-    wanted = codes(opened(checkpoint, "off"), "ar", 1.0, 1)
-    for method in ("ar", "jacobi", "block"):
-        assert codes(session, method, 1.0, 2) == wanted
-
-
-@needs_inductor
-@only_in_all
-def test_so_they_do_across_row_ends(lumina_folder) -> None:
-    plain = open_lumina(lumina_folder, "64")
-    session = open_session(replace(plain.settings, compile="inductor"))
-    assert codes(session, "adt", 1.0, 2) == codes(plain, "ar", 1.0, 1)
+@pytest.mark.parametrize("case", ["one guidance row after the other", "across row ends"])
+def test_so_they_do(case, checkpoint, lumina_folder) -> None:
+    row_ends = case == "across row ends"
+    plain = open_lumina(lumina_folder, "64") if row_ends else opened(checkpoint, "off")
+    changes = {} if row_ends else {"cfg_mode": "sequential"}
+    session = open_session(replace(plain.settings, compile="inductor", **changes))
+    for method in ("adt",) if row_ends else ("ar", "jacobi", "block"):
+        assert codes(session, method, 1.0, 2) == codes(plain, "ar", 1.0, 1)
 
 
 class Written(CudaGraphs):
@@ -177,15 +168,3 @@ def test_it_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None:
     monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
     missing = compiled.missing_compiler(torch.device("cuda"))
     assert missing == "the package triton is missing"
-
-
-@pytest.mark.parametrize(
-    ("flags", "allowed"),
-    [
-        ({"device_map": "auto"}, "only on one device, not with --device_map auto"),
-        ({"quantize": "int8"}, "off, on or auto with --quantize int8"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(flags, allowed) -> None:
-    with pytest.raises(SettingsError, match=f"--compile: .*{allowed}"):
-        EngineSettings(compile="inductor", method=MethodSettings("ar"), **flags)

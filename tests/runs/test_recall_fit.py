@@ -27,14 +27,6 @@ def test_a_fit_finds_the_trust_that_choices_were_made_with() -> None:
     assert fitted == pytest.approx((0.2, 1.8), abs=0.15)
 
 
-def test_numbers_that_do_no_better_on_other_images_are_left() -> None:
-    recalled = torch.randn(3, 12).log_softmax(-1)
-    nothing, m = torch.zeros(3), torch.ones(3)
-    first = recalled, recalled, nothing[:, None], nothing, m, recalled.argmax(-1)
-    others = recalled, recalled, nothing[:, None], nothing, m, recalled.argmin(-1)
-    assert _better(_loss_alone, [(0.0, 0.0)], first, others) == [(0.0, 0.0)]
-
-
 @torch.inference_mode()
 def test_what_is_recorded_is_what_the_rounds_decided(session) -> None:
     engine = session.open_engine(MIXED, images=1)

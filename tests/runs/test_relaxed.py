@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from small import small_settings
@@ -37,17 +36,6 @@ def relaxed(**numbers: float | str) -> MethodSettings:
 
 def opened(folder: Path, method: MethodSettings) -> Session:
     return open_session(replace(small_settings(folder), method=method))
-
-
-def test_the_table_is_read_once_and_only_as_wide_as_needed(folder) -> None:
-    session = opened(folder, relaxed(k=4))
-    stored = np.load(table_path(folder, CODES, 10))
-    nearest = session.nearest_codes(relaxed(k=4))
-    assert nearest.tolist() == stored[:, :4].tolist()
-    assert session.nearest_codes(relaxed(k=4, delta=0.7)) is nearest
-    assert session.nearest_codes(relaxed(k=4, residual="reference")).shape == (CODES, 5)
-    assert session.nearest_codes(MethodSettings()) is None
-    assert np.shares_memory(session.open_engine().verifier.near.nearest, nearest.numpy())
 
 
 @pytest.mark.parametrize(
@@ -81,16 +69,7 @@ def test_a_damaged_table_is_named(folder, tmp_path) -> None:
 
 def test_the_papers_command_makes_images(folder, tmp_path, capsys) -> None:
     out = tmp_path / "out"
-    words = [
-        "--model_type",
-        "eagle",
-        "--lantern",
-        "--peanut",
-        "--lantern_k",
-        "10",
-        "--lantern_delta",
-        "0.5",
-    ]
+    words = ["--model_type=eagle", "--lantern", "--peanut", "--lantern_k=10", "--lantern_delta=0.5"]
     words += ["--prompt=a cat", "--num_images=2", f"--model_path={folder}", "--device=cpu"]
     words += [f"--output_dir={out}"]
     assert main.main(["generate_images", *words]) == 0, capsys.readouterr().err

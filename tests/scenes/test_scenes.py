@@ -12,7 +12,6 @@ from scenes.captions import caption
 from scenes.painting import RGB, render_scene
 from scenes.pictures import pictures
 from scenes.scene import Background, Scene, SceneObject, sample_scene
-from scripts.tiny.objects import NONE, near_objects, object_labels, outlines
 
 SAMPLE = [sample_scene("validation", i) for i in range(300)]
 
@@ -87,51 +86,6 @@ def test_painted_object_and_background_have_their_colours(kind):
     ground = image[:40, 80:].reshape(-1, 3).mean(axis=0)
     assert ground[2] > ground[0] + 20
     assert (image[:40, 80:].std(axis=(0, 1)).max() < 1) == (kind == "plain")
-
-
-def test_tokens_are_labelled_with_their_object_or_the_next_one():
-    first = SceneObject("square", "red", "large", "solid", x=64, y=40, diameter=50)
-    second = SceneObject("heart", "blue", "small", "solid", x=30, y=100, diameter=30)
-    scene = Scene(Background("plain", "grey"), (second, first), 0)
-    labels = object_labels(scene, 16).reshape(16, 16, 2)
-    red, blue = [scenes.OBJECT_COLOURS.index(c) for c in ("red", "blue")]
-    square, heart = [scenes.SHAPES.index(c) for c in ("square", "heart")]
-    assert (labels[0] == (red, square)).all()  # nothing shown yet: the next to come
-    assert (labels[5, 8] == (red, square)).all() and (labels[5, 15] == (blue, heart)).all()
-    assert (labels[12, 3] == (blue, heart)).all()
-    assert (labels[15] == NONE).all()
-
-
-def test_every_object_is_labelled_somewhere():
-    for scene in SAMPLE[:20]:
-        named = {tuple(pair) for pair in object_labels(scene, 16)} - {NONE}
-        wanted = {
-            (scenes.OBJECT_COLOURS.index(o.colour), scenes.SHAPES.index(o.shape))
-            for o in scene.objects
-        }
-        assert named == wanted
-
-
-def test_tokens_near_objects_follow_from_the_tokens_before_them() -> None:
-    # tokens in rows 7 to 9, columns 3 to 5
-    item = SceneObject("square", "red", "large", "solid", 36, 68, 24)
-    near = near_objects(Scene(Background("plain", "grey"), (item,), 0), 16).reshape(16, 16)
-    expected = np.zeros((16, 16), bool)
-    expected[7, 4:7] = True
-    expected[8:11, 2:7] = True
-    assert np.array_equal(near, expected)
-
-
-def test_outlines_are_the_pixels_of_the_objects() -> None:
-    small = SceneObject("square", "red", "small", "solid", x=24, y=100, diameter=26)
-    ring = SceneObject("ring", "blue", "large", "solid", 70, 50, 52)
-    scene = Scene(Background("plain", "grey"), (ring, small), 0)
-    shares = outlines(scene, 16)
-    assert shares.shape == (256, 16) and (shares.min(), shares.max()) == (0.0, 1.0)
-    empty = render_scene(Scene(scene.background, (), 0)).astype(int)
-    changed = np.abs(render_scene(scene) - empty).sum(-1) > 0
-    painted = changed.reshape(16, 4, 2, 16, 4, 2).any((2, 5))
-    assert np.array_equal(painted.swapaxes(1, 2).reshape(256, 16), shares > 0)
 
 
 def test_pictures_are_what_extract_tokens_reads(tmp_path):

@@ -10,7 +10,6 @@ from configs.schema import RunSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
-from drafters.training.agreement import figures
 from runs.session import open_session
 from scripts.tools.calibrate import calibrate, distributions_of, noise_of
 
@@ -61,13 +60,3 @@ def test_the_file_grows_by_distributions(folder) -> None:
     for depths in (0, 16):
         with pytest.raises(SettingsError, match="--depths"):
             calibrate(**given, depths=depths)
-
-
-def test_choices_that_the_drafter_cuts_do_not_spoil_the_fit() -> None:
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(4000, 30, generator=generator)
-    choices = torch.multinomial(values.softmax(-1), 1, generator=generator)[:, 0]
-    values[values < values.topk(20, -1).values[:, -1:]] = -torch.inf
-    row = figures(values, choices)
-    assert row["cut"] > 0.02 and 0.9 < row["factor"] < 1.4
-    assert row["calibrated_likelihood"] >= row["likelihood"] > -10

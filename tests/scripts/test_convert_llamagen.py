@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
+from small import small_settings
+from small_llamagen import open_llamagen, write_llamagen
 from torch import Tensor
 
 from models.targets.llamagen import LlamaGen
@@ -57,7 +58,7 @@ def test_there_and_back(folder) -> None:
     assert converted.keys() == state.keys()
     assert all(torch.equal(converted[key], state[key]) for key in state)
     (folder / "drafter").rename(output / "drafter")
-    session = open_llamagen(llamagen_settings(output))
+    session = open_llamagen(small_settings(output, model="llamagen"))
     assert session.target.spec == LlamaGen().spec(read_object(folder / "config.json"))
 
 
@@ -83,14 +84,6 @@ def test_other_weights_are_refused(change, message, folder) -> None:
     with pytest.raises(ValueError, match=f"--source .*t2i_512.pt: {message}"):
         convert(source=str(source), output=str(folder.parent / "converted"))
     assert not (folder.parent / "converted").exists()
-
-
-@pytest.mark.parametrize(
-    ("flag", "value"), [("side", "abc"), ("side", 0), ("head_dim", 0), ("head_dim", "x")]
-)
-def test_sizes_are_whole_numbers(flag, value, tmp_path) -> None:
-    with pytest.raises(ValueError, match=f"--{flag}: expected whole numbers from 1.*got .*"):
-        convert(source="a_256.pt", output=str(tmp_path), **{flag: value})
 
 
 def test_a_flag_that_a_script_does_not_have_is_refused_before_it_runs(monkeypatch, capsys) -> None:

@@ -2,19 +2,22 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from browser import thinned
+from safetensors.torch import save_file
 
+import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from models.base import TargetOptions
+from models.registry import load_target
 from models.transformer import Blocks
 from runs.session import Session, open_session
 from scripts.gpu import count
-from scripts.gpu.count import KINDS, Network, Work, count_rounds
+from scripts.gpu.count import KINDS, Work, count_rounds
 from scripts.gpu.predict import GPUS, predict
 from scripts.tools import random_checkpoint
 from scripts.tools.random_checkpoint import write
@@ -90,28 +93,6 @@ def test_compiled_rounds_have_the_same_products_and_fewer_kernels(models) -> Non
     assert runs == after, "what was compiled to be counted stays so"
 
 
-def test_a_compiled_function_has_a_kernel_for_every_reduction() -> None:
-    spec = SimpleNamespace(hidden=8, intermediate=16, head_dim=4)
-    counter = count._Counter(Network(1, spec), 0, {})
-    values = torch.randn(2, 5, 7)
-
-    def step(values: torch.Tensor) -> torch.Tensor:
-        shares = (values * 2 + 1).softmax(-1)
-        return shares.gather(2, values.argmax(2, keepdim=True)) + 1
-
-    fused = counter.fusing(step, True)
-    with torch.inference_mode(), counter:
-        fused(values)
-        counter.fusing(lambda x: fused(x) * 3, True)(
-            values
-        )  # inside another one it is a part of it
-        counter.fusing(lambda x: (x + 1) * 2, True)(values)
-    # a softmax, an argmax, and a lookup in what was made
-    assert [work.kernels for work in counter.work] == [3, 3, 1]
-    read_and_written = 4 * (70 + 70)
-    assert counter.work[-1].bytes == read_and_written, "what is between is not written"
-
-
 def test_prices_fit_what_is_public() -> None:
     """gpt-fast makes 104.9 tokens/s of Llama-2-7B in bf16 at batch 1 on an A100 (its README)."""
     products = [(4096, 12288), (4096, 4096), (4096, 22016), (11008, 4096)]
@@ -120,14 +101,6 @@ def test_prices_fit_what_is_public() -> None:
     work += [Work("small", 5 * 32 + 20, 0, 0)]  # what inductor leaves of a layer
     predicted = sum(GPUS["a100"].replayed(work).values())
     assert predicted == pytest.approx(1000 / 104.9, rel=0.2)
-
-
-def test_a_slow_host_makes_launched_rounds_slow() -> None:
-    work = [Work("small", 2000, 1e3, 0), Work("weights", 1, 14e9, 1e10)]
-    h100 = GPUS["h100"]
-    assert h100.launched(work) == pytest.approx(2001 * 0.007 + h100.host_ms)
-    assert sum(h100.replayed(work).values()) == pytest.approx(4.92 + 2000 * 0.0022 + 0.15, rel=0.01)
-    assert h100.scaled(1, 0.5, 1).launched(work) < h100.launched(work)
 
 
 def test_the_shipped_model_with_measured_lengths(tmp_path, capsys, monkeypatch) -> None:
@@ -148,3 +121,24 @@ def test_what_cannot_be_predicted_is_refused(tmp_path) -> None:
     for flags in ({"gpu": "gtx"}, {"model": "emu3"}, {"tau": str(tmp_path / "none.json")}):
         with pytest.raises((SettingsError, ValueError), match=f"--{next(iter(flags))}|none.json"):
             predict(**flags)
+
+
+def test_a_random_checkpoint_is_anoles_in_small(tmp_path, monkeypatch) -> None:
+    sizes = []
+
+    def save(tensors, *words) -> None:
+        sizes.append(sum(tensor.nbytes for tensor in tensors.values()))
+        save_file(tensors, *words)
+
+    monkeypatch.setattr(random_checkpoint, "save_file", save)
+    monkeypatch.setattr(random_checkpoint, "SHARD_BYTES", 20_000_000)
+    folder = tmp_path / "random"
+    write(output=str(folder), scale=32, layers=1)
+    assert len(sizes) > 2 and max(sizes) <= 20_000_000, "all at once are too much at full size"
+    assert main.main(["inspect", "--model", "anole", "--model_path", str(folder)]) == 0
+    target = load_target("anole", str(folder), TargetOptions(torch.float32, torch.device("cpu")))
+    assert (target.grid.tokens, target.vocab.first_id, target.vocab.size) == (1024, 4, 8192)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = {path.name for path in folder.glob("*.safetensors")}
+    assert files == set(index["weight_map"].values()) and len(files) == 2
+    assert index["metadata"]["total_size"] == sum(sizes[-2:])

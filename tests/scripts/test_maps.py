@@ -1,4 +1,4 @@
-"""Maps of a run: what is printed and written, and runs that have none."""
+"""Maps of a run and the contact sheet of several: what is written, and runs that have none."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,8 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from eval.report.run import ImageTrace
-from scripts.tools.maps import correlation, correlations, maps, traces_of
+from scripts.tools.contact_sheet import contact_sheet
+from scripts.tools.maps import correlations, maps, traces_of
 from support.durable import append_lines
 
 SIDE = 6
@@ -106,23 +107,30 @@ def test_rows_that_repeat_the_row_above_are_found() -> None:
     assert abs(figures["left_given_upper"][1].value) < 0.3
 
 
-def test_layout_common_to_all_images_is_seen_by_the_control() -> None:
-    figures = correlations([made(1, carry=0.5)[0] for _ in range(9)], samples=100)
-    assert figures["other_image"][1].value == pytest.approx(1)
-    assert abs(figures["elsewhere"][1].value) < 0.1
+def write_images(folder: Path, colours: dict[str, str]) -> Path:
+    (folder / "img").mkdir(parents=True)
+    for name, colour in colours.items():
+        Image.new("RGB", (8, 8), colour).save(folder / "img" / f"{name}.png")
+    (folder / "records.jsonl").write_text(
+        "".join(json.dumps({"id": name}) + "\n" for name in colours)
+    )
+    return folder
 
 
-def test_plain_and_partial_correlations_of_given_numbers() -> None:
-    random = np.random.default_rng(1)
-    z = random.normal(size=20_000)
-    x, y = z + random.normal(size=z.size), z + random.normal(size=z.size)
-    images = np.split(np.stack([x, y, z]), 10, axis=1)
-    plain, given = correlation([image[:2] for image in images], 200), correlation(images, 200)
-    assert plain[1].value == pytest.approx(0.5, abs=0.02) and plain[1].low < 0.5 < plain[1].high
-    assert given[1].value == pytest.approx(0, abs=0.02) and given[0] == 20_000
+def test_common_images_stand_below_each_other(tmp_path: Path) -> None:
+    ar = write_images(tmp_path / "ar", {"00000_0": "red", "00001_0": "blue"})
+    adt = write_images(tmp_path / "adt", {"00001_0": "blue", "00002_0": "green"})
+    contact_sheet(runs=f"{ar},{adt}", output=str(tmp_path / "sheet.png"))
+    picture = Image.open(tmp_path / "sheet.png").convert("RGB")
+    colours = {colour for _, colour in picture.getcolors(10_000)}
+    assert (0, 0, 255) in colours and (255, 0, 0) not in colours and (0, 128, 0) not in colours
+    assert picture.width < 2 * 8 + 12 < picture.height
 
 
-def test_no_correlation_with_a_constant_or_with_nothing() -> None:
-    assert correlation([np.array([[1.0, 2, 3, 4], [5.0, 5, 5, 5]])]) is None
-    assert correlation([np.full((2, 9), np.nan)]) is None
-    assert correlations([trace([1, 0, 3, 2, 0, 1], columns=4)])["other_image"] is None
+def test_runs_without_records_or_common_images_are_refused(tmp_path: Path) -> None:
+    one = write_images(tmp_path / "one", {"00000_0": "red"})
+    other = write_images(tmp_path / "other", {"00001_0": "red"})
+    with pytest.raises(SettingsError, match="no image in common"):
+        contact_sheet(runs=f"{one},{other}", output=str(tmp_path / "sheet.png"))
+    with pytest.raises(SettingsError, match=r"records\.jsonl"):
+        contact_sheet(runs=str(tmp_path), output=str(tmp_path / "sheet.png"))

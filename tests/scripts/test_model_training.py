@@ -1,8 +1,6 @@
 """Training of the tiny transformer: optimiser, warm start, resumed runs."""
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,17 +9,13 @@ from safetensors.torch import load_file
 from small import Sizes, write_checkpoint
 from tiny_runs import assert_resumes, seconds_per_call, updates, write_split
 
-from drafters.training.optimizers import Muon, orthogonalise
+from drafters.training.optimizers import Muon
 from models.base import TargetOptions
-from models.files.tokenizer_file import load_tokenizer
-from models.targets.chameleon import Chameleon, ChameleonVocab
-from scenes.scene import sample_scene
+from models.targets.chameleon import Chameleon
 from scripts.tiny import train_model
-from scripts.tiny.objects import near_objects
 from scripts.tiny.training import train_for
 
 SIZES = Sizes(layers=1)
-TOKENIZER = Path("ckpts/tiny/tokenizer/text_tokenizer.json")
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +34,6 @@ def model_run(folders) -> train_model.ModelRun:
     return train_model.ModelRun(*folders, 4, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
-def test_orthogonalised_matrices_have_singular_values_near_one(shape) -> None:
-    torch.manual_seed(0)
-    matrix = torch.randn(shape)
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    nearest = orthogonalise(matrix)
-    values = (left.T @ nearest @ right.T).diagonal()
-    assert (
-        values.min() > 0.3 and values.max() < 1.3
-    )  # the smallest of random square matrices rises slowly
-    assert torch.allclose(left.T @ nearest @ right.T, values.diag(), atol=1e-3)
-
-
 def test_muon_solves_a_linear_regression() -> None:
     torch.manual_seed(0)
     wanted, inputs = torch.randn(8, 6), torch.randn(200, 6)
@@ -64,12 +45,6 @@ def test_muon_solves_a_linear_regression() -> None:
         (inputs @ (weight - wanted).T).square().mean().backward()
         muon.step()
     assert (weight - wanted).abs().max() < 0.05
-
-
-def test_every_trained_parameter_has_one_optimiser(folders) -> None:
-    run = model_run(folders)
-    optimised = [p for o in run.optimizers for group in o.param_groups for p in group["params"]]
-    assert sorted(map(id, optimised)) == sorted(map(id, run.module.parameters()))
 
 
 def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
@@ -84,20 +59,6 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
 
 
-def test_a_warm_start_keeps_what_two_vocabularies_share(folders, tmp_path) -> None:
-    more = replace(SIZES, words=tuple(f"<reserved{i}>" for i in range(8)))
-    other = write_checkpoint(tmp_path / "other", more, seed=5)
-    run = model_run(folders)
-    first = run.module.transformer.embedding.weight.clone()
-    run.start_from(other)
-    loaded = load_file(other / "model.safetensors")["model.embed_tokens.weight"]
-    assert len(loaded) != len(first)
-    shared = min(len(loaded), len(first))
-    weight = run.module.transformer.embedding.weight
-    assert torch.equal(weight[:shared], loaded[:shared].float())
-    assert torch.equal(weight[shared:], first[shared:])
-
-
 def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders, tmp_path) -> None:
     run = model_run(folders)
     before = run.losses(run.train, 0, None, 1.0)
@@ -107,51 +68,6 @@ def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders, tmp_p
     run.export(tmp_path)
     keys = load_file(tmp_path / "model.safetensors").keys()
     assert keys == load_file(folders[1] / "model.safetensors").keys(), "without the object heads"
-
-
-def test_a_warm_start_fits_the_object_heads_first(folders) -> None:
-    fresh, warm = model_run(folders), model_run(folders)
-    warm.start_from(folders[1])
-    fitted, random = (run.losses(run.train, 0, None, 1.0) for run in (warm, fresh))
-    for part, margin in (("names", 0.3), ("outlines", 1.0)):
-        assert fitted[part] < random[part] - margin
-    assert all(weight.requires_grad for weight in warm.module.parameters())
-
-
-def test_processes_share_a_batch(folders) -> None:
-    run = model_run(folders)
-    halves = [run.losses(run.train, 0, None, 1.0, slice(rank, None, 2)) for rank in (0, 1)]
-    whole = run.losses(run.train, 0, None, 1.0)
-    for name, loss in whole.items():  # in bf16 where the CPU has it, in batches of another size
-        assert loss.item() == pytest.approx(sum(half[name].item() for half in halves) / 2, rel=1e-4)
-
-
-def test_tokens_near_objects_weigh_more(folders) -> None:
-    run = model_run(folders)
-    _, codes, images = run.train.batch(0, 4, None)
-    scenes = [sample_scene("train", image) for image in images]
-    near = sum(int(near_objects(scene, SIZES.side).sum()) for scene in scenes)
-    alone, weighted, same = (
-        run.losses(run.train, 0, None, elsewhere)["tokens"].item() for elsewhere in (0.0, 0.3, 1.0)
-    )
-    assert 0 < near < codes.numel() and alone != same
-    far = same * codes.numel() - alone * near
-    expected = (alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near))
-    assert weighted == pytest.approx(expected, rel=1e-5)
-
-
-def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
-    kinds = [{"caption": "x", "background": {"kind": kind}} for kind in ("plain", "noisy")]
-    write_split(tmp_path, "train", kinds, np.repeat([[0], [1]], 16, axis=1))
-    vocab = ChameleonVocab(load_tokenizer(TOKENIZER))
-
-    def share(odds: dict[str, float] | None) -> float:
-        captions = train_model.Captions.read(tmp_path, "train", vocab, odds)
-        drawn = [captions.batch(seed, 8, None)[1][:, 0] for seed in range(100)]
-        return torch.cat(drawn).float().mean().item()
-
-    assert share(None) == pytest.approx(0.5, abs=0.06)
-    assert share({"plain": 3.0, "noisy": 1.0}) == pytest.approx(0.25, abs=0.05)
 
 
 def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkeypatch) -> None:

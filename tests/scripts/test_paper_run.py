@@ -7,23 +7,21 @@ from pathlib import Path
 
 import pytest
 from browser import thinned
+from families import SMALL
 from paper_commands import commands, start, with_table
-from small_emu3 import write_emu3
-from small_emu3_5 import write_emu3_5
+from small import FLAGS
 from small_glm_image import write_glm_image
-from small_janus import write_janus
-from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, write_llamagen
-from small_lumina2 import write_lumina2
 
 import main
 from configs.command_line import read_recipe
+from configs.fields import SettingsError, settings_dict
 from configs.schema import ROOT
 from models.registry import FAMILIES
 from models.targets import glm_image
 from models.targets.llamagen import LlamaGen
 from scripts.paper.hours import paper_hours
-from scripts.paper.needs import paper_needs
+from scripts.paper.needs import methods_of, paper_needs
 from support.border import Failure
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -39,13 +37,8 @@ PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tA
 PROMPTS = {"coco": ("captions.json", json.dumps(COCO)), "parti": ("prompts.tsv", PARTI)}
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
 # Recipes whose size is too large for the checkpoint.
-TARGET_SIZES = {
-    "lumina_mgpt": "--target_size 64",
-    "emu3": "--target_size 40x32",
-    "lumina_mgpt2": "--target_size 32",
-    "emu3_5": "--target_size 80x64",
-    "glm_image": "--target_size 96x64",
-}
+TARGET_SIZES = {model: flags["target_size"] for model, flags in FLAGS.items()}
+TARGET_SIZES["lumina_mgpt"] = "64"
 NEEDS, HOURS = "scripts.paper.needs", "scripts.paper.hours"
 TOOLS = {NEEDS: paper_needs, HOURS: paper_hours}
 
@@ -58,12 +51,8 @@ def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
         for name, side in SIDES.items()
     }
     others = {
-        "janus_pro": write_janus(tmp_path_factory.mktemp("janus") / "checkpoint"),
-        "emu3": write_emu3(tmp_path_factory.mktemp("emu3") / "checkpoint"),
-        "emu3_5": write_emu3_5(tmp_path_factory.mktemp("emu3_5") / "checkpoint"),
-        "glm_image": write_glm_image(tmp_path_factory.mktemp("glm_image")),
-        "liquid": write_liquid(tmp_path_factory.mktemp("liquid") / "checkpoint"),
-        "lumina_mgpt2": write_lumina2(tmp_path_factory.mktemp("lumina2") / "checkpoint"),
+        name: SMALL[name].write(tmp_path_factory.mktemp(name))
+        for name in ("janus_pro", "emu3", "emu3_5", "glm_image", "liquid", "lumina_mgpt2")
     }
     chameleons = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
     return chameleons | others | stages
@@ -76,7 +65,8 @@ def test_a_model_gets_images_and_a_table(
     name = ("coco", "parti")[RECIPES.index(recipe) % 2]
     prompts, text = PROMPTS[name]
     (tmp_path / prompts).write_text(text)
-    flags = f"--model_path {checkpoints[recipe]} {TARGET_SIZES.get(recipe, '')} --dtype fp64"
+    flags = f"--model_path {checkpoints[recipe]} --dtype fp64"
+    flags += f" --target_size {TARGET_SIZES[recipe]}" if recipe in TARGET_SIZES else ""
     flags += f" --device cpu --prompt_file {tmp_path / prompts}"
     temperatures = ("1", "0") if recipe == "tiny" else ("1",)
     given = {"BENCH": "2", "REPEATS": "1", "FLAGS": flags, "TEMPERATURES": " ".join(temperatures)}
@@ -229,3 +219,84 @@ def test_rows_that_are_compared_differ_in_one_thing() -> None:
 
 def pictures(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
+
+
+SHIPPED = f"--config {ROOT}/configs/tiny.yaml --prompt {ROOT}/configs/prompts/tiny_test.txt"
+
+
+def test_the_shipped_model_has_all_that_it_needs(capsys) -> None:
+    paper_needs(flags=f"{SHIPPED} --num_images 20", methods="ar adt lantern")
+    said = capsys.readouterr().out
+    assert "tiny_test.txt, 20 of them" in said and "FAULT" not in said
+    assert "together" in said and "image quality: computed: accuracy, tiny_fid" in said
+
+
+def test_all_that_is_missing_is_named_at_once(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("scripts.paper.needs.ROOT", tmp_path)  # without the prompts, too
+    flags = f"--model anole --model_path {tmp_path}/none --drafter_path {tmp_path}/no"
+    with pytest.raises(Failure) as told:
+        paper_needs(flags=f"{flags} --prompt PartiPrompts")
+    assert "target (folder)" in str(told.value) and "drafter (folder)" in str(told.value)
+    said = capsys.readouterr().out
+    assert "hf download leloy/Anole-7b-v0.1-hf" in said and "jadohu/anole_drafter" in said
+    assert "prompts: PartiPrompts, not here yet: scripts/get_prompts.sh" in said
+    assert "fid skipped: it needs real images" in said and "clip skipped: --clip_path" in said
+    assert "image quality: computed: none" in said
+
+
+def test_metrics_that_are_chosen_and_real_images(tmp_path: Path, capsys) -> None:
+    weights = tmp_path / "inception.pth"
+    weights.write_bytes(b"")
+    evaluate = f"--metrics fid,is --inception_path {weights} --ref_dir {tmp_path}"
+    with pytest.raises(Failure):
+        paper_needs(flags=f"--model anole --model_path {tmp_path}/no --prompt x", evaluate=evaluate)
+    assert "image quality: computed: fid, is\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("without", "methods", "missing"),
+    [
+        ("drafter", "ar eagle2", "no drafter for eagle2: .*DRAFTER=folder"),
+        ("drafter", "ar jacobi", None),
+        ("vq_distances", "ar lantern", "table of nearest codes for lantern: .*vq_distances"),
+        ("vq_distances", "ar eagle2", None),
+    ],
+)
+def test_what_is_missing_matters_to_rows_that_read_it(
+    without: str, methods: str, missing: str | None, tmp_path: Path, capsys
+) -> None:
+    for path in (ROOT / "ckpts/tiny").iterdir():
+        if path.name != without:
+            (tmp_path / path.name).symlink_to(path)
+    if missing is None:
+        paper_needs(flags=f"{SHIPPED} --model_path {tmp_path}", methods=methods)
+    else:
+        with pytest.raises(Failure, match=missing):
+            paper_needs(flags=f"{SHIPPED} --model_path {tmp_path}", methods=methods)
+
+
+def test_rows_are_methods_or_recipes_of_the_paper() -> None:
+    rows = methods_of("lantern_pp jacobi adt")
+    assert [row.method for row in rows.values()] == ["static", "jacobi", "adt"]
+    assert (rows["adt"].nodes, rows["adt"].adt.d_max) == (58, 8), "the paper's, not our default"
+    with pytest.raises(SettingsError, match="METHODS: expected .*got 'eagle3'"):
+        methods_of("ar eagle3")
+
+
+def test_hours_are_those_of_the_same_tree(tmp_path: Path, capsys) -> None:
+    """Our six-node `adt`, which was measured first, does not count for the paper's."""
+    own = methods_of("ar adt:nodes=6 adt").values()
+    rows = [
+        settings_dict(method) | {"seconds_per_image": seconds}
+        for method, seconds in zip(own, (360.0, 1.0, 45.0), strict=True)
+    ]
+    path = tmp_path / "benchmark.json"
+    path.write_text(json.dumps({"rows": rows}))
+    paper_hours(benchmark=str(path), flags=f"{SHIPPED} --num_images 20", methods="ar adt")
+    assert capsys.readouterr().out == (
+        "20 images per row, one at a time: about 2 h 15 min (ar 2 h 0 min, adt 15 min)\n"
+    )
+    with pytest.raises(SettingsError, match="has no row of eagle2; measure it first"):
+        paper_hours(benchmark=str(path), flags=SHIPPED, methods="ar eagle2")
+    with pytest.raises(SettingsError, match="missing file: .*none.json"):
+        paper_hours(benchmark=str(tmp_path / "none.json"), flags=SHIPPED)

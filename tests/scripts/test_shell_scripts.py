@@ -1,12 +1,20 @@
 """The shell scripts: they parse, and all of them choose the interpreter in the same way."""
 
+from __future__ import annotations
+
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from browser import only_in_all
+from said import without_progress
 
+from configs.command_line import listed_method, read_words
 from configs.schema import ROOT
+from runs.commands import tune_settings
+from support.script import run_script
 
 INTERPRETER = "PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}"
 SCRIPTS = sorted((ROOT / "scripts").rglob("*.sh"))
@@ -38,3 +46,106 @@ def test_the_interpreter_is_the_checkouts_own_unless_named(tmp_path: Path) -> No
     own.chmod(0o755)
     assert chosen() == ".venv/bin/python"
     assert chosen(PY="python3.12") == "python3.12"
+
+
+SCRIPT = ROOT / "scripts/demo.sh"
+
+
+def test_its_methods_are_exact_and_its_trials_take_at_most_twenty_seconds() -> None:
+    text = SCRIPT.read_text(encoding="utf-8").replace("\\\n", " ")
+    words = next(line for line in text.splitlines() if " main.py tune " in line).split()[3:]
+    prompts = {"$PROMPTS": "a cat", '"$OUT/tuned.yaml"': "tuned.yaml"}
+    texts = read_words("tune", [prompts.get(word, word) for word in words])
+    settings = tune_settings(texts)
+    assert len(settings.tried) == 4 and 60 * settings.minutes <= 20
+
+
+@only_in_all
+def test_it_draws_and_says_what_to_do_next(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", SCRIPT],
+        env=os.environ | {"PY": sys.executable, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (tmp_path / "grid.png").is_file() and (tmp_path / "tuned.yaml").is_file()
+    lines = done.stdout.splitlines()
+    assert lines[-1].startswith(f"Next: open {tmp_path}/grid.png")
+    assert sum(line.startswith("| ") for line in lines) >= 2 + 1, "a table that begins with ar"
+    assert any("lain decoding" in line and not line.startswith("|") for line in lines)
+    assert without_progress(done.stderr).strip() == ""
+
+
+CELLS = 2 * 2 * 3 * 2  # types, guidance scales, filters, batches
+
+
+def check(folder: Path, *arguments: str, fails: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the script with a stand-in for Python that fails where its words contain a text."""
+    python = folder / "python"
+    python.write_text(
+        f'#!/usr/bin/env bash\necho "$*" >> {folder}/commands\n[[ "$*" != *{fails or "never"}* ]]\n'
+    )
+    python.chmod(0o755)
+    return subprocess.run(
+        ["bash", ROOT / "scripts/exactness.sh", *arguments],
+        env=os.environ | {"PY": str(python), "OUT": str(folder / "out")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_wrong_images_in_one_cell_fail_the_check_and_only_it_runs_again(tmp_path) -> None:
+    failed = check(tmp_path, fails="fp32*--cfg?3*--top_k*--batch_size?3")
+    commands = (tmp_path / "commands").read_text().splitlines()
+    assert len(set(commands)) == CELLS
+    assert failed.returncode == 1 and failed.stderr.count("outputs") == 0
+    assert "dtype_fp32_cfg_3_top_k_200_top_p_0.9_batch_size_3" in failed.stderr
+    assert check(tmp_path).returncode == 0
+    assert len((tmp_path / "commands").read_text().splitlines()) == CELLS + 1
+
+
+def test_its_methods_are_lossless_ones_and_thin_takes_two_prompts(tmp_path) -> None:
+    check(tmp_path, "--thin")
+    words = (tmp_path / "commands").read_text().splitlines()[0].split()
+    given = {name: words[words.index(f"--{name}") + 1] for name in ("methods", "num_images")}
+    assert given["num_images"] == words[words.index("--samples_per_prompt") + 1] == "2"
+    methods = [listed_method(entry, {}) for entry in given["methods"].split(",")]
+    assert len(set(methods)) == len(methods) > 20
+    assert all(method.same_tokens(1.0) for method in methods)
+
+
+def test_it_says_how_it_is_called(tmp_path) -> None:
+    unknown, asked = check(tmp_path, "--thick"), check(tmp_path, "--thin", "--help")
+    assert (unknown.returncode, asked.returncode) == (2, 0) and unknown.stderr == asked.stdout
+    assert "bash scripts/exactness.sh [--thin]" in asked.stdout
+    assert not (tmp_path / "commands").exists()
+
+
+CALLS: list[dict] = []
+
+
+def script(*, output: str, runs: str | None = None, images: int = 8, thin: bool = False) -> None:
+    CALLS.append({"output": output, "runs": runs, "images": images, "thin": thin})
+
+
+def listed(*folders: str) -> None:
+    CALLS.append({"folders": folders})
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "found"),
+    [
+        (script, ["--output=2024_01_01"], {"output": "2024_01_01"}),
+        (script, ["--output", "010", "--runs", "ar,adt"], {"output": "010", "runs": "ar,adt"}),
+        (script, ["--output=a", "--images=3", "--thin"], {"images": 3, "thin": True}),
+        (script, ["--output=a", "--nothin"], {"runs": None, "thin": False}),
+        (listed, ["2024_01_01", "1e3"], {"folders": ("2024_01_01", "1e3")}),
+    ],
+)
+def test_texts_stay_as_typed_and_numbers_are_numbers(monkeypatch, function, words, found):
+    CALLS.clear()
+    monkeypatch.setattr("sys.argv", ["script", *words])
+    run_script(function)
+    assert len(CALLS) == 1 and found.items() <= CALLS[0].items()

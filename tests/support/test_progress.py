@@ -10,7 +10,7 @@ from fake_session import FakeEngine
 
 from decoding.images import Job
 from support import progress as module
-from support.progress import DecodingProgress, ImageCount, Progress, duration
+from support.progress import DecodingProgress, ImageCount, Progress
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
@@ -46,14 +46,6 @@ def test_a_log_has_a_line_at_once_and_others_while_nothing_happens(fast_log, cap
     capsys.readouterr()
     time.sleep(0.05)
     assert capsys.readouterr().err == "", "a line after the end"
-
-
-def test_the_rate_counts_what_this_command_did_since_it_was_loaded(capsys, monkeypatch) -> None:
-    now = iter([1000.0, 1010.0])
-    monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
-    shown = Progress("", 100, done=90)
-    shown.update(2)
-    assert shown._state() == "92/100 images, 720 images/h, 40 s left"
 
 
 def test_without_a_total_and_with_a_limit_of_time(fast_log, capsys) -> None:
@@ -92,11 +84,3 @@ def test_what_is_not_shown_prints_nothing(fast_log, capsys) -> None:
         shown.update(2)
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(59.4, "59 s"), (60, "1 min"), (3599, "1 h 0 min"), (12000, "3 h 20 min")],
-)
-def test_durations(seconds, words) -> None:
-    assert duration(seconds) == words

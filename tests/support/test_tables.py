@@ -1,10 +1,11 @@
-"""Tables of texts in every format."""
+"""Words of messages, and tables of texts in every format."""
 
 import csv
 import io
 import re
 
 from support.tables import Table
+from support.wording import differences, first_of
 
 
 def test_tables_in_every_format():
@@ -51,13 +52,25 @@ def test_latex_has_a_cell_per_column_and_no_letter_that_it_would_take_as_its_own
         assert not row.startswith(("[", "*"))
 
 
-def test_latex_breaks_long_texts_and_keeps_brackets_out_of_line_breaks():
-    text = Table(("a", "b"), (("[1]", "x" * 50),)).latex()
-    assert r"\begin{tabular}{lp{4cm}}" in text and "\n{}[1] & x" in text
-
-
 def test_columns_of_figures_are_told_from_words() -> None:
     rows = (("ar", "1.00", "-", "12/12", "-"), ("adt", "+0.5 (!)", "3", "-", "95 %, over images"))
     assert Table(("run", "speed-up", "tau", "same", "interval"), rows).figure_columns == (
         False, True, True, True, False
     )  # fmt: skip
+
+
+def test_lists_are_cut_and_counted():
+    assert first_of([str(n) for n in range(12)]).endswith("8; 9; and 2 more")
+    assert first_of(["a", "b"]) == "a; b"
+
+
+def test_what_only_one_method_has_follows_from_it():
+    there = {"--adt_beta": 0.5, "--cfg": 3.0, "--method": "adt", "--model_path": "5a", "--seed": 0}
+    now = {"--cfg": 4.0, "--method": "ar", "--model_path": "6b", "--seed": 0}
+    told = ["--method: adt there, ar now", "--cfg: 3.0 there, 4.0 now"]
+    assert differences(there, now) == [*told, "--model_path: other files there"]
+    assert differences({"--beta": 0.5}, {}) == ["--beta: 0.5 there, none now"]
+    (long,) = differences({"--prompt": "a " * 99}, {"--prompt": "/home" * 20 + "/b.txt"})
+    assert re.fullmatch(
+        r"--prompt: '(a ){9}a\.\.\.( a){19} ' there, /home.*\.\.\..*/b.txt now", long
+    )

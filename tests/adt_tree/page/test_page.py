@@ -5,7 +5,6 @@ import shutil
 import socket
 from collections import deque
 from dataclasses import fields
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
@@ -26,7 +25,7 @@ from adt_tree.page.app import (
     started,
     stopping,
 )
-from adt_tree.page.drawing import Pace, Painter, Wish, race
+from adt_tree.page.drawing import Painter, Wish
 from adt_tree.page.server import NO_PROXY
 from adt_tree.page.stage import HERE, WORDS, example, verdict, words
 from adt_tree.weights import completed
@@ -52,23 +51,6 @@ def wish(**own) -> Wish:
 
 def rounds(seconds: float, number: int):
     return iter([SimpleNamespace(seconds=seconds * (n + 1)) for n in range(number)])
-
-
-def test_who_has_decoded_less_goes_next():
-    order = [number for number, _ in race([rounds(1.0, 8), rounds(2.0, 3)])]
-    assert order == [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0]
-    assert list(race([iter(())])) == []
-
-
-def test_rounds_are_shown_a_few_per_second_or_all_of_them(monkeypatch):
-    clock = count(10)
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock) / 16)
-    pace = Pace(0.0, interval=0.125)
-    assert [pace.shows(False) for _ in range(5)] == [True, False, True, False, True]
-    assert pace.shows(True)
-    slept = []
-    monkeypatch.setattr("time.sleep", slept.append)
-    assert all(Pace(0.5).shows(False) for _ in range(3)) and slept == [0.5] * 3
 
 
 def test_a_drawing_ends_with_the_same_image_twice(painter):
@@ -113,11 +95,6 @@ def test_every_round_is_shown_if_asked(painter, monkeypatch):
 def test_what_cannot_be_drawn_is_refused(painter, own, message):
     with pytest.raises(SettingsError, match=message):
         list(painter.draw(wish(**own)))
-
-
-def test_draft_tokens_limit_the_tree_or_the_window(painter):
-    assert painter._fast(wish(tokens=3)).settings.method.nodes == 3
-    assert painter._fast(wish(method="jacobi", tokens=3)).settings.method.window == 3
 
 
 def test_a_verdict_compares_tokens():

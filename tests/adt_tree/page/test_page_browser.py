@@ -1,10 +1,7 @@
 """The page in a real browser, with the shipped model: from the prompt to both finished images."""
 
-import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,11 +9,10 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from browser import BROWSER, needs_browser, only_in_all
+from browser import BROWSER, needs_browser, only_in_all, serving
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from adt_tree.page.stage import WORDS
-from configs.schema import ROOT
 
 pytestmark = needs_browser
 PROMPT = "a small yellow star on a grassy background"
@@ -40,25 +36,10 @@ def served(tmp_path_factory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("page")
     for name in ("home", "work"):
         (root / name).mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # Ctrl-C is not ignored, as it is in what a shell runs in the background.
-    words = ["demo", f"--port={port}", f"--output_dir={root / 'out'}", "--method=jacobi"]
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "main.py"), *words, "--device=cpu"],
-        cwd=root / "work", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=os.environ | {"HOME": str(root / "home"), "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    try:
-        loading, line = process.stdout.readline(), process.stdout.readline()
-        assert "] loading the model (tiny) from " in loading
-        assert line == f"http://127.0.0.1:{port}/: the page; Ctrl-C ends it\n", line
-        yield Served(line.split(": ")[0], root / "home", root / "work", process)
-    finally:
-        process.kill()
-        process.wait()
+    words = f"--output_dir={root / 'out'}", "--method=jacobi"
+    own = {"HOME": str(root / "home"), "OMP_NUM_THREADS": "1"}
+    with serving(root / "work", *words, **own) as (address, process):
+        yield Served(f"http://{address}/", root / "home", root / "work", process)
 
 
 @pytest.fixture(scope="module")
@@ -149,20 +130,6 @@ def test_from_the_prompt_to_both_images(served, visit):
 
 
 @only_in_all
-@pytest.mark.parametrize("visit", [PHONE], indirect=True, ids=["phone"])
-def test_a_long_prompt_is_refused_in_words(visit):
-    draw(visit.page, "word " * 300)
-    visit.page.locator(".stage[data-state=refused]").wait_for(timeout=SECONDS)
-    words = visit.page.locator(".verdict")
-    assert "This cannot be generated" in words.text_content()
-    said = "prompt: expected a shorter prompt, got the prompt has 1204"
-    assert said in words.text_content()
-    visit.page.wait_for_timeout(1500)  # it scrolls there
-    box = words.bounding_box()
-    assert 0 <= box["y"] < PHONE[1] - box["height"]
-
-
-@only_in_all
 def test_visitors_wait_for_each_other(served, visit, chromium):
     slowly(visit.page)
     draw(visit.page, PROMPT)
@@ -186,26 +153,6 @@ def slowly(page: Page, on: bool = True) -> None:
 
 def state(page: Page) -> str:
     return page.locator(".stage").get_attribute("data-state")
-
-
-@only_in_all
-def test_stop_ends_the_drawing_and_the_next_visitor_draws(visit):
-    page = visit.page
-    slowly(page)
-    draw(page, PROMPT)
-    page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
-    page.wait_for_function(
-        "document.querySelector('.panel.fast').dataset.decided > 5", timeout=SECONDS
-    )
-    page.get_by_role("button", name="Stop").click()
-    page.locator(".stage[data-state=stopped]").wait_for(timeout=SECONDS)
-    page.wait_for_timeout(500)  # a frame may be on its way
-    left = decided(page)
-    page.wait_for_timeout(1500)
-    assert decided(page) == left and left[0] < 256
-    slowly(page, False)
-    draw(page, PROMPT)
-    page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
 
 
 @only_in_all

@@ -1,6 +1,7 @@
 """Token shards: what is written is read, in one order; continued, damaged and foreign folders."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from configs.fields import SettingsError
 from drafters.training import shards
+from drafters.training.order import batch, captionless, feature_noise
 from drafters.training.shards import Example, ShardWriter, Tokens
 from support.json_files import read_lines
 
@@ -65,15 +67,6 @@ def test_codes_take_as_few_bytes_as_the_largest_needs(vocab, dtype, tmp_path):
     assert torch.equal(Tokens.read(tmp_path).codes([0])[0], codes)
 
 
-def test_order_does_not_depend_on_processes_or_interruptions(tmp_path):
-    fill(tmp_path / "one", range(11))
-    fill(tmp_path / "two", range(0, 11, 2), rank=0)
-    fill(tmp_path / "two", range(1, 11, 2), rank=1)
-    fill(tmp_path / "parts", range(4))
-    fill(tmp_path / "parts", range(11), size=4)
-    assert content(tmp_path / "two") == content(tmp_path / "parts") == content(tmp_path / "one")
-
-
 def test_an_unfinished_shard_is_all_that_a_kill_takes(tmp_path):
     writer = ShardWriter(tmp_path, ABOUT, size=3)
     for number in range(5):
@@ -102,15 +95,6 @@ def test_an_unfinished_shard_is_written_now_and_then(tmp_path, monkeypatch):
     assert Tokens.read(tmp_path).ids == [example(n).id for n in range(8)]
 
 
-def test_every_process_sees_what_all_have_done(tmp_path):
-    first, second = (ShardWriter(tmp_path, ABOUT, rank) for rank in (0, 1))
-    first.add(example(0))
-    second.skip("bad", "empty caption")
-    first.close(), second.close()
-    assert ShardWriter(tmp_path, ABOUT, 2).done == {"000", "bad"}
-    assert (tmp_path / "skipped.1.jsonl").exists()
-
-
 def test_an_id_stands_once(tmp_path):
     fill(tmp_path, range(3))
     writer = ShardWriter(tmp_path, ABOUT)
@@ -122,39 +106,6 @@ def test_an_id_stands_once(tmp_path):
     )
     with pytest.raises(ValueError, match=r"tokens-1-00000.*'000' is in tokens-0-00000"):
         Tokens.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"settings": {"model": "anole", "cfg": 3.0}},
-            "other settings: --model: tiny there, anole now. Use",
-        ),
-        ({"settings": {"model": "tiny"}}, "--cfg: 3.0 there, none now"),
-        ({"rows": 3}, "rows: 2 there, 3 now"),
-    ],
-)
-def test_other_settings_are_refused_by_name(tmp_path, change, message):
-    fill(tmp_path, range(1))
-    with pytest.raises(ValueError, match=message):
-        ShardWriter(tmp_path, ABOUT | change)
-    fill(tmp_path, range(2))  # the lock is free again
-
-
-def test_a_folder_without_tokens_takes_any_settings(tmp_path):
-    ShardWriter(tmp_path, ABOUT).close()
-    ShardWriter(tmp_path, ABOUT | {"rows": 3}).close()
-    assert json.loads((tmp_path / "about.json").read_text())["rows"] == 3
-
-
-def test_one_command_at_a_time(tmp_path):
-    writer, other = ShardWriter(tmp_path, ABOUT, rank=0), ShardWriter(tmp_path, ABOUT, rank=1)
-    writer.close()
-    with pytest.raises(BlockingIOError):
-        ShardWriter(tmp_path, ABOUT, rank=0)
-    other.close()
-    ShardWriter(tmp_path, ABOUT, rank=0).close()
 
 
 def rewrite(path: Path, codes: torch.Tensor, entries: int = 2, **change: object) -> None:
@@ -242,22 +193,25 @@ def test_fewer_images_for_training_are_among_more_of_them(tmp_path):
         tokens.split(2, 9)
 
 
-def test_folders_are_joined_one_behind_the_other(tmp_path):
-    fill(tmp_path / "real", range(3))
-    fill(tmp_path / "own", range(2, 7))
-    tokens = Tokens.joined([tmp_path / "real", tmp_path / "own"])
-    examples = [example(number) for number in (*range(3), *range(2, 7))]
-    assert tokens.ids == [joined.id for joined in examples]
-    assert tokens.captions == [joined.caption for joined in examples]
-    codes = torch.stack([joined.codes for joined in examples])
-    assert torch.equal(tokens.codes(range(8)), codes.long())
-    train, held = tokens.split(2)
-    assert not {tokens.captions[i] for i in train} & {tokens.captions[i] for i in held}
-    ShardWriter(tmp_path / "other", ABOUT | {"vocab": 10}).close()
-    with pytest.raises(ValueError, match="other: found no tokens"):
-        Tokens.joined([tmp_path / "real", tmp_path / "other"])
-    writer = ShardWriter(tmp_path / "other", ABOUT | {"vocab": 10})
-    writer.add(example(0))
-    writer.close()
-    with pytest.raises(ValueError, match="other: its vocab is 10; that of .*real is 9"):
-        Tokens.joined([tmp_path / "real", tmp_path / "other"])
+CPU = torch.device("cpu")
+
+
+def test_every_image_comes_once_before_one_comes_again() -> None:
+    drawn = [image for step in range(14) for image in batch(3, step, 5, 7)]
+    assert all(set(drawn[first : first + 7]) == set(range(7)) for first in range(0, 70, 7))
+    assert drawn[:7] != drawn[7:14] and drawn != [
+        image for step in range(14) for image in batch(4, step, 5, 7)
+    ]
+    assert Counter(batch(0, 0, 20, 3)).keys() == {0, 1, 2}, "a batch may be larger than the data"
+
+
+def test_noise_belongs_to_places_whatever_stands_beside_them() -> None:
+    whole = feature_noise(1, 2, [0, 1, 2], torch.Size((6, 4, 8)), CPU)
+    assert torch.equal(feature_noise(1, 2, [1], torch.Size((2, 4, 8)), CPU), whole[2:4])
+    assert not torch.equal(feature_noise(1, 3, [1], torch.Size((2, 4, 8)), CPU), whole[2:4])
+    assert -1 <= whole.min() < -0.9 and 0.9 < whole.max() <= 1
+
+
+def test_one_row_in_ten_has_no_caption() -> None:
+    share = sum(sum(captionless(0, step, 16)) for step in range(400)) / 6400
+    assert 0.08 < share < 0.12 and captionless(0, 1, 16) == captionless(0, 1, 16)

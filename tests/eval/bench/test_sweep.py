@@ -114,16 +114,9 @@ def test_images_are_judged_where_quality_is_asked_for(sweep, tmp_path, capsys) -
     assert colours(tmp_path / "out" / "quality.png") > 50
 
 
-def test_files_that_cannot_be_written_or_read_are_named(sweep, tmp_path, fill_disk, capsys) -> None:
-    path = tmp_path / "out" / "sweep.jsonl"
-    fill_disk(path, writes=1)
-    assert sweep("--cells", "0-2") == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error == f"error: {path}: No space left on device"
-    assert rows(tmp_path)[0]["cell"] == CELLS[0]  # what was measured stays
-    path.write_text("hello\n{}\n")
+def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sweep.jsonl").write_text("hello\n{}\n")
     assert sweep() == 2
-    assert (
-        "sweep.jsonl, line 1: expected lines that this program wrote, got 'hello'"
-        in capsys.readouterr().err
-    )
+    words = "sweep.jsonl, line 1: expected lines that this program wrote, got 'hello'"
+    assert words in capsys.readouterr().err

@@ -71,13 +71,6 @@ def test_losers_drop_out_and_the_fastest_is_left(tmp_path) -> None:
     assert paired <= {image for method, image in machine.order if method == BASELINE}
 
 
-def test_the_order_of_the_turns_alternates(tmp_path) -> None:
-    machine = Machine(times())
-    machine.contest(tmp_path / "trials").run(METHODS[:3])
-    turns = [[m for m, image in machine.order if image == turn][1:] for turn in ("0", "1")]
-    assert turns[0] == METHODS[:3] and turns[1] == METHODS[2::-1]
-
-
 def test_the_time_is_kept_and_shared_by_the_stages(tmp_path) -> None:
     for seconds in (4.0, 12.0, 30.0):
         machine = Machine(times())
@@ -263,19 +256,3 @@ def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypat
     (kept,) = tmp_path.glob("*.trials.jsonl")
     assert len(kept.read_text().splitlines()) == 4
     assert tune() == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"minutes": 0}, "--minutes: expected a number from 0.01 to 10080, got 0.0"),
-        ({"methods": "eagle"}, ", got 'eagle'. Did you mean eagle2"),
-        ({"methods": "ar"}, "--methods: expected at least one method besides ar, got 'ar'"),
-        ({"methods": "adt:verifier=lantern"}, ", got 'adt:verifier=lantern'"),
-        ({"nodes": 4}, "--nodes: unknown flag"),
-        ({"prompt": "missing.txt"}, "missing.txt"),
-    ],
-)
-def test_bad_input_is_refused(tune, capsys, flags, message) -> None:
-    assert tune(**flags) != 0
-    assert message in capsys.readouterr().err

@@ -8,10 +8,10 @@ from tiny_runs import assert_resumes, write_split
 
 from configs.schema import CLASSIFIER
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
-from eval.metrics.attributes import Attributes, Labels, compare
+from eval.metrics.attributes import Attributes, compare
 from scenes.captions import caption
 from scenes.painting import render_scene
-from scenes.scene import Background, Scene, SceneObject, sample_scene
+from scenes.scene import sample_scene
 from scripts.tiny.train_attributes import (
     LABELS,
     AttributesRun,
@@ -75,22 +75,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
             Attributes.from_prompt(prompt, LABELS)
 
 
-def test_targets_name_the_attributes():
-    ring = SceneObject("ring", "white", "small", "solid", x=40, y=90, diameter=28)
-    heart = SceneObject("heart", "red", "small", "solid", x=90, y=100, diameter=28)
-    drawn = [
-        Scene(Background("plain", "red"), (ring,), 0),
-        Scene(Background("cloudy", "green"), (ring, heart), 0),
-    ]
-    targets = Targets.of(drawn)
-    assert targets.classes.tolist() == [[0, 0], [6, 1]]
-    names = [*LABELS.colours, *LABELS.shapes, *LABELS.pairs]
-    assert targets.presence.shape == (2, len(names))
-    shown = {name for name, there in zip(names, targets.presence[1], strict=True) if there}
-    assert shown == {"white", "ring", ("white", "ring"), "red", "heart", ("red", "heart")}
-    assert {(row, cell) for row, _, cell in targets.spots.tolist()} == {(0, 42), (1, 42), (1, 53)}
-
-
 def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
     images, records = scenes
     torch.manual_seed(0)
@@ -113,12 +97,6 @@ def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
     assert scores["colour"] > 0.9
     assert prompt_accuracy(images, records[1:] + records[:1], loaded)["background"] < 0.5
     assert loaded.predict(images.numpy(), batch_size=5) == loaded.predict(images)
-
-
-def test_pairs_follow_the_heads():
-    labels = Labels(("plain",), ("red", "blue"), ("red", "blue"), ("ring", "star", "heart"))
-    assert labels.pairs[4] == ("blue", "star")
-    assert labels.heads() == (1, 2, 2, 3, 6)
 
 
 class _FakeTokenizer:

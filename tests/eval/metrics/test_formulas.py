@@ -1,49 +1,21 @@
-"""The metrics' formulas against other computations on small made data."""
+"""The metrics' formulas against other computations on small made data; intervals."""
 
 import numpy as np
 import pytest
 import torch
-from scipy import linalg
 from torch_fidelity.metric_fid import fid_features_to_statistics, fid_statistics_to_metric
 from torch_fidelity.metric_isc import isc_features_to_metric
 from torch_fidelity.metric_prc import prc_features_to_metric
 
 from eval.metrics.fid import Gaussian, frechet_distance
 from eval.metrics.inception_score import inception_score
-from eval.metrics.intervals import jackknife, mean_interval, share_interval
+from eval.metrics.intervals import jackknife, mean_interval, paired_ratio, share_interval
 from eval.metrics.precision_recall import covered, radii
-
-
-def test_distance_of_gaussians_with_axes_in_common():
-    a, b = np.array([1.0, 4.0, 9.0]), np.array([4.0, 4.0, 1.0])
-    one, other = Gaussian(np.zeros(3), np.diag(a)), Gaussian(np.array([0.0, 3.0, 4.0]), np.diag(b))
-    expected = 25 + ((np.sqrt(a) - np.sqrt(b)) ** 2).sum()
-    assert frechet_distance(one, other) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("rank", [6, 3])
-def test_distance_against_scipy(rank):
-    def gaussian(seed: int, rank: int) -> Gaussian:
-        random = np.random.default_rng(seed)
-        factor = random.normal(size=(6, rank))
-        return Gaussian(random.normal(size=6), factor @ factor.T)
-
-    one, other = gaussian(1, rank), gaussian(2, 6)
-    shared = np.trace(linalg.sqrtm(one.covariance @ other.covariance)).real
-    traces = np.trace(one.covariance + other.covariance) - 2 * shared
-    expected = pytest.approx(((one.mean - other.mean) ** 2).sum() + traces, rel=1e-5)
-    assert frechet_distance(one, other) == expected == frechet_distance(other, one)
 
 
 def test_distance_to_itself_is_zero_also_for_few_images():
     rows = np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
     assert 0 <= frechet_distance(Gaussian.of(rows), Gaussian.of(rows)) < 1e-6
-
-
-def test_inception_score_by_hand():
-    sure, unsure = np.log(np.eye(4).clip(1e-30)), np.log(np.full((3, 5), 0.2))
-    assert inception_score(sure) == pytest.approx(4)  # every image another class
-    assert inception_score(unsure) == pytest.approx(1)  # every image says nothing
 
 
 @pytest.fixture
@@ -73,17 +45,6 @@ def test_figures_are_those_of_torch_fidelity(features):
     assert 0.1 < precision < 0.9 and 0.1 < recall < 0.9
 
 
-@pytest.mark.parametrize("count", [3, 1500])
-def test_coverage_against_loops(count):
-    random = np.random.default_rng(count)
-    points, real = random.normal(size=(count, 4)), random.normal(size=(60, 4))
-    distances = np.linalg.norm(real[:, None] - real[None], axis=-1)
-    reach = np.sort(distances, axis=1)[:, 3]
-    assert radii(real) == pytest.approx(reach)
-    expected = [(np.linalg.norm(real - point, axis=1) <= reach).any() for point in points]
-    assert covered(points, real, radii(real)).tolist() == expected
-
-
 def test_interval_of_a_mean_is_that_of_the_normal_distribution():
     values = np.random.default_rng(0).normal(size=400)
     figures, error = mean_interval(values), values.std() / 20
@@ -108,3 +69,34 @@ def test_jackknife_of_a_mean_is_its_standard_error():
     width = 2 * 2.262 * values.std() / 1000**0.5
     assert (figures["high"] - figures["low"]) / width == pytest.approx(1, abs=0.4)
     assert jackknife(19, lambda out: 0.0, 1.0) == {"value": 1.0}
+
+
+def test_the_ratio_is_that_of_the_totals_and_lies_in_its_interval() -> None:
+    ratio = paired_ratio([2.0, 4.0, 6.0, 9.0] * 2, [1.0, 3.0, 2.0, 4.0] * 2)
+    assert ratio.value == pytest.approx(21 / 10)
+    assert 4 / 3 < ratio.low < ratio.value < ratio.high < 3
+    few = paired_ratio([2.0] * 7, [1.0] * 7)
+    assert (few.value, few.low, few.high) == (2.0, None, None)
+
+
+def test_pairs_stay_together() -> None:
+    """Images differ tenfold, the ratio does not: only a paired interval sees that."""
+    seconds = np.linspace(1, 10, 30)
+    ratio = paired_ratio(1.2 * seconds, seconds)
+    assert (ratio.low, ratio.high) == (pytest.approx(1.2), pytest.approx(1.2))
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(1)
+    covered = 0
+    for _ in range(100):
+        below = draw.uniform(1, 3, 32)
+        ratio = paired_ratio(below * draw.normal(1.5, 0.3, 32), below, samples=300)
+        covered += ratio.low <= 1.5 <= ratio.high
+    assert 0.88 <= covered / 100 <= 1
+
+
+@pytest.mark.parametrize("above, below", [([1.0], [1.0, 2.0]), ([], [])])
+def test_unequal_or_no_images_are_refused(above, below) -> None:
+    with pytest.raises(ValueError, match="one pair per image"):
+        paired_ratio(above, below)

@@ -3,16 +3,12 @@
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
-from browser import BROWSER, needs_browser, only_in_all
+from browser import BROWSER, needs_browser
 from made_runs import scenes, write_pair
-from PIL import Image
-from playwright.sync_api import sync_playwright
 
 import main
 
@@ -95,58 +91,3 @@ def test_nothing_overflows_nothing_is_broken_and_nothing_is_loaded(page, tmp_pat
     frame = measured(tmp_path, {PHONE: text.replace("</body>", fault)})[PHONE]
     assert frame["wide"] > PHONE and frame["broken"] == 2
     assert frame["loaded"] == ["http://127.0.0.1:9/a.png"]
-
-
-@only_in_all
-@pytest.mark.parametrize("width", [DESK, PHONE])
-def test_pictures_of_the_screen(page, tmp_path, width):
-    shot = tmp_path / "shot.png"
-    frame = framed(tmp_path, {width: page.read_text()})
-    browse(tmp_path, frame, f"--window-size={width},1600", f"--screenshot={shot}")
-    with Image.open(shot) as image:
-        pixels = np.asarray(image.convert("L"))
-    assert pixels.shape == (1600, width)
-    rows = (pixels < 128).any(axis=1)  # text from the top to the bottom
-    assert pixels[0].min() == 255 and all(block.any() for block in np.array_split(rows, 8))
-
-
-_PLOTS = """() => [...document.querySelectorAll('.plots svg')].map(plot => {
-  const frame = plot.getBoundingClientRect(), texts = [...plot.querySelectorAll('text')];
-  return {
-    colours: [...new Set(texts.map(text => getComputedStyle(text).fill))],
-    cut: texts.map(text => text.getBoundingClientRect())
-      .filter(box => box.left < frame.left - 1 || box.right > frame.right + 1).length,
-  };
-})"""
-
-
-@only_in_all
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_plots_have_the_colours_of_the_page(scheme, page, tmp_path):
-    shot = tmp_path / "plot.png"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        for width in (PHONE, 1180, 1400):
-            tab = browser.new_page(
-                color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True
-            )
-            tab.goto(page.as_uri())
-            text = tab.evaluate("getComputedStyle(document.body).color")
-            assert tab.evaluate(_PLOTS) == [{"colours": [text], "cut": 0}] * 2
-            tab.locator(".plots svg").first.screenshot(path=shot)
-            with Image.open(shot) as image:
-                around = image.convert("L").getpixel((1, 1))
-            assert around == 255 if scheme == "light" else around < 40
-        browser.close()
-
-
-@only_in_all
-def test_paper(page, tmp_path):
-    pdf = tmp_path / "report.pdf"
-    browse(tmp_path, page, "--no-pdf-header-footer", f"--print-to-pdf={pdf}")
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) <= 4
-    if shutil.which("pdftotext"):
-        command = ["pdftotext", str(pdf), "-"]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        for title in ("Speed", "Images", "What the figures rest on", "Settings"):
-            assert title in text

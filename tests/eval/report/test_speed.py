@@ -5,10 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from made_runs import made_record, write_records, write_run
-from PIL import Image
 
 from eval.metrics.base import Score
-from eval.report.pictures import difference
 from eval.report.report import summary
 from eval.report.run import Run, read_run
 from eval.report.speed import SpeedRow, baseline_of, compared, speed_row
@@ -168,12 +166,6 @@ def test_settings_that_differ_stand_in_columns(plain, adt):
     assert rows["folder"] == (str(plain.folder), str(run.folder)) and len(rows) == 3
     assert "--temperature 1.0" in common and "hardware device cpu" in common
     assert not settings_table([run])[0].rows and "--nodes 6" in settings_table([run])[1]
-
-
-def test_differences_of_images():
-    one, other = Image.new("RGB", (4, 4), (10, 10, 10)), Image.new("RGB", (4, 4), (10, 16, 10))
-    assert difference(one, other)[1] == 2.0
-    assert difference(one, Image.new("RGB", (5, 4))) is None
 
 
 @pytest.mark.parametrize(

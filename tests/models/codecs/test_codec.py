@@ -22,11 +22,6 @@ def picture(width: int, height: int) -> Image.Image:
     )
 
 
-@pytest.mark.parametrize("fit", [META, ADM])
-def test_a_picture_of_the_models_size_stays_as_it_is(fit):
-    assert np.array_equal(fit(picture(32, 16), (32, 16)), picture(32, 16))
-
-
 @pytest.mark.parametrize(
     ("size", "scaled", "box"),
     [

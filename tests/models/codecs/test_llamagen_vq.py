@@ -82,13 +82,6 @@ def test_decoder_equals_janus_and_rounds_to_the_nearest_byte(janus, file) -> Non
     assert torch.equal(ours.to(CPU).decode(codes), pixels)
 
 
-def test_sizes_are_those_of_the_weights(file) -> None:
-    found = load(file)
-    assert found.config == VqganConfig(32, (1, 2), 2, 8, 4, CODES, 8, coarse_attention=True)
-    assert found.grid == (SIDE, SIDE)
-    torch.testing.assert_close(found.codebook.norm(dim=-1), torch.ones(CODES))
-
-
 def test_full_size_keys_shapes_and_number_of_parameters() -> None:
     config = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 8, 16384, 256, coarse_attention=True)
     with torch.device("meta"):
@@ -147,24 +140,4 @@ def test_a_missing_or_cut_file_is_named(file, tmp_path) -> None:
         load(tmp_path / "nowhere.pt")
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(ValueError, match=r"cannot read .*vq_ds16_t2i\.pt"):
-        load(file)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"decoder.conv_out.bias": None}, r"missing key decoder\.conv_out\.bias"),
-        ({"decoder.extra": torch.zeros(1)}, r"unexpected key decoder\.extra"),
-        ({"quant_conv.bias": torch.zeros(5)}, r"quant_conv\.bias has shape \(5,\)"),
-        (
-            {"encoder.conv_blocks.0.res.0.conv2.weight": None},
-            r"missing key encoder\.conv_blocks\.0\.res\.0\.conv2",
-        ),
-    ],
-    ids=["missing", "unexpected", "shape", "size"],
-)
-def test_every_key_that_does_not_fit_is_named(change, message, file) -> None:
-    state = torch.load(file)["model"] | change
-    torch.save({"model": {key: value for key, value in state.items() if value is not None}}, file)
-    with pytest.raises(ValueError, match=rf"--vq_path: .*vq_ds16_t2i\.pt does not fit .*{message}"):
         load(file)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers.models.chameleon.configuration_chameleon import ChameleonVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 
@@ -19,15 +19,7 @@ from models.codecs.vqgan_layout import build_vqmodel, to_taming
 SMALL = VqganConfig(
     ch=32, ch_mult=(1, 2), num_res_blocks=1, z_channels=8, embed_dim=4, n_embed=16, resolution=16
 )
-CHAMELEON = VqganConfig(
-    ch=128,
-    ch_mult=(1, 1, 2, 2, 4),
-    num_res_blocks=2,
-    z_channels=256,
-    embed_dim=256,
-    n_embed=8192,
-    resolution=512,
-)
+CHAMELEON = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512)
 
 
 @pytest.fixture
@@ -166,46 +158,12 @@ def test_checkpoint_without_weights_is_named(tmp_path, content) -> None:
         load_vqgan(tmp_path)
 
 
-def test_every_wrong_key_is_named(tokenizer, tmp_path) -> None:
-    tokenizer.save(tmp_path)
-    weights = load_file(tmp_path / "vqgan.safetensors")
-    del weights["quant_conv.bias"]
-    weights["decoder.extra"] = torch.zeros(1)
-    weights["encoder.mid.attn_1.q.weight"] = torch.zeros(2, 2)
-    save_file(weights, tmp_path / "vqgan.safetensors")
-    with pytest.raises(ValueError) as caught:
-        load_vqgan(tmp_path)
-    for part in (
-        "vqgan.safetensors",
-        "missing key quant_conv.bias",
-        "unexpected key decoder.extra",
-        "attn_1.q.weight has",
-    ):
-        assert part in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["vqgan.safetensors", "vqgan.ckpt"])
 @pytest.mark.parametrize("content", [b"", b"damaged" * 100])
-def test_damaged_weights_are_named(tokenizer, tmp_path, name, content) -> None:
+def test_damaged_weights_are_named(tmp_path, name, content) -> None:
     write_config(SMALL, tmp_path / "vqgan.yaml")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=name):
-        load_vqgan(tmp_path)
-
-
-def test_truncated_weights_are_named(tokenizer, tmp_path) -> None:
-    tokenizer.save(tmp_path)
-    path = tmp_path / "vqgan.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="vqgan.safetensors"):
-        load_vqgan(tmp_path)
-
-
-def test_missing_files_are_named(tmp_path) -> None:
-    with pytest.raises(ValueError, match="vqgan.yaml"):
-        load_vqgan(tmp_path)
-    write_config(SMALL, tmp_path / "vqgan.yaml")
-    with pytest.raises(ValueError, match="vqgan.safetensors, vqgan.ckpt"):
         load_vqgan(tmp_path)
 
 
@@ -220,14 +178,6 @@ def test_configurations_that_cannot_be_built_are_refused(tmp_path, field, value)
     content["model"]["params"]["ddconfig"][field] = value
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(ValueError, match=f"vqgan.yaml.*{field}"):
-        read_config(path)
-
-
-@pytest.mark.parametrize("text", ["", "model: 3", "model: [", "model: {params: {n_embed: 4}}"])
-def test_damaged_configuration_is_named(tmp_path, text) -> None:
-    path = tmp_path / "vqgan.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="vqgan.yaml"):
         read_config(path)
 
 

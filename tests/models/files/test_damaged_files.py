@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,12 +23,6 @@ from models.registry import load_target
 
 CPU = torch.device("cpu")
 KINDS = ("safetensors", "bin", "sharded safetensors", "sharded bin")
-
-
-@pytest.fixture
-def folder(checkpoint, tmp_path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
 
 
 @pytest.fixture(params=["target", "drafter"])

@@ -122,25 +122,21 @@ def test_the_hubs_tokenizer_file_takes_the_place_of_metas(checkpoint, folder) ->
         pixels(folder)
 
 
+NEW = {
+    "embed_dim": 256, "num_embeddings": 8192, "double_latent": False, "latent_channels": 256,
+    "resolution": 512, "in_channels": 3, "base_channels": 128,
+    "channel_multiplier": [1, 1, 2, 2, 4], "num_res_blocks": 2, "attn_resolutions": None,
+    "dropout": 0.0, "attn_type": "vanilla",
+}  # fmt: skip
+OLD = {OLD_NAMES.get(name, name): value for name, value in NEW.items() if name != "attn_type"}
+OLD |= {"double_z": OLD.pop("double_latent"), "out_ch": 3, "attn_resolutions": []}
+
+
 @pytest.mark.parametrize(
     "given",
-    [
-        {"embed_dim": 256, "num_embeddings": 8192, "double_latent": False, "latent_channels": 256,
-         "resolution": 512, "in_channels": 3, "base_channels": 128,
-         "channel_multiplier": [1, 1, 2, 2, 4], "num_res_blocks": 2, "attn_resolutions": None,
-         "dropout": 0.0, "attn_type": "vanilla"},
-        {"embed_dim": 256, "n_embed": 8192, "double_z": False, "z_channels": 256, "resolution": 512,
-         "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 1, 2, 2, 4], "num_res_blocks": 2,
-         "attn_resolutions": [], "dropout": 0.0},
-        {"embed_dim": 256, "n_embed": 8192, "num_embeddings": 8192, "double_z": False,
-         "double_latent": False, "z_channels": 256, "latent_channels": 256, "resolution": 512,
-         "in_channels": 3, "out_ch": 3, "out_channels": 3, "ch": 128, "base_channels": 128,
-         "ch_mult": [1, 1, 2, 2, 4], "channel_multiplier": [1, 1, 2, 2, 4], "num_res_blocks": 2,
-         "attn_resolutions": [], "dropout": 0.0},
-        {},
-    ],
+    [NEW, OLD, NEW | OLD | {"out_channels": 3}, {}],
     ids=["new names", "old names", "both", "defaults"],
-)  # fmt: skip
+)
 def test_published_vq_configs(given) -> None:
     assert json_config({"vq_config": given}, "config.json") == VqganConfig(
         128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512

@@ -1,99 +1,89 @@
-"""A folder of one model under another one's name is refused by the name of what it holds."""
+"""Folders and hub ids: of another model, or of none; what they hold is named."""
 
-import json
+from __future__ import annotations
+
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import huggingface_hub
 import pytest
+import torch
+from damage import Damage, entries
+from families import SMALL
+from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
+from said import without_progress
 from small import small_settings
-from small_emu3 import write_emu3
-from small_emu3_5 import write_emu3_5
-from small_janus import write_janus
-from small_liquid import write_liquid
-from small_llamagen import write_llamagen
-from small_lumina2 import write_lumina2
 
 import main
 from configs.methods import MethodSettings
+from models.base import TargetOptions
+from models.files.folders import checkpoint_folder
 from models.files.recognition import refuse_other_model
+from models.registry import load_target
 from runs.session import open_session
 
 
-def change(folder: Path, **entries: object) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
-    return folder
+def changed(**values: object) -> Damage:
+    return lambda folder: entries(**values)(folder)
 
 
-def with_norms(folder: Path) -> Path:
+def named(name: str) -> Damage:
+    return lambda folder: folder.rename(folder.parent / name)
+
+
+def with_norms(folder: Path) -> None:
     """Add the norms of queries that Emu3.5 has and Emu3 has not."""
     path = folder / "model.safetensors"
     weights = load_file(path)
     key = next(key for key in weights if "q_proj" in key)
     save_file(weights | {key.replace("q_proj", "q_norm"): weights[key][0].clone()}, path)
-    return folder
+
+
+LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1-hf"
 
 
 @pytest.mark.parametrize(
-    ("model", "write", "message"),
+    ("model", "holds", "change", "message"),
     [
-        ("anole", lambda p, c: write_janus(p / "a"), "holds Janus-Pro, .*use --model janus_pro"),
-        ("emu3", lambda p, c: write_janus(p / "a"), "holds Janus-Pro"),
-        ("emu3", lambda p, c: c, "for --model emu3, got 'chameleon'"),
-        ("janus_pro", lambda p, c: c, "for --model janus_pro, got 'chameleon'"),
-        ("janus_pro", lambda p, c: write_emu3(p / "a"), "holds Emu3, .*use --model emu3"),
-        ("anole", lambda p, c: write_llamagen(p), "LlamaGen, .*--model llamagen or --model llam"),
-        ("emu3", lambda p, c: with_norms(write_emu3(p / "a")), "holds Emu3.5, .*--model emu3_5"),
-        ("emu3", lambda p, c: write_emu3_5(p / "a"), "holds Emu3.5, .*use --model emu3_5"),
-        ("emu3_5", lambda p, c: write_emu3(p / "a"), "holds Emu3, .*use --model emu3"),
-        ("emu3_5", lambda p, c: c, "for --model emu3_5, got 'chameleon'"),
-        (
-            "emu3",
-            lambda p, c: change(write_emu3(p / "a"), text_config={"vocab_size": 282926}),
-            "holds Emu3.5",
-        ),
-        ("emu3", lambda p, c: write_emu3(p / "Emu3-Chat-hf"), "holds Emu3-Chat"),
-        (
-            "emu3",
-            lambda p, c: change(write_emu3(p / "a"), model_type="Emu3", vocab_size=282926),
-            "holds Emu3.5",
-        ),
-        ("anole", lambda p, c: write_liquid(p / "a"), "holds Liquid, .*use --model liquid"),
-        ("janus_pro", lambda p, c: write_liquid(p / "a"), "holds Liquid, .*use --model liquid"),
-        ("liquid", lambda p, c: write_janus(p / "a"), "holds Janus-Pro, .*use --model janus_pro"),
-        ("liquid", lambda p, c: c, "for --model liquid, got 'chameleon'"),
-        ("liquid", lambda p, c: c.rename(p / "Anole-7b-v0.1-hf"), "use --model anole"),
-        (
-            "liquid",
-            lambda p, c: change(write_liquid(p / "a"), vocab_size=256_000),
-            "vocab_size is 256000, the weights hold 287",
-        ),
-        (
-            "anole",
-            lambda p, c: change(c, model_type="glm_image"),
-            "GLM-Image, .*--model glm_image",
-        ),
-        ("anole", lambda p, c: c.rename(p / "SimpleAR-1.5B-RL"), "holds SimpleAR, .*no --model"),
-        (
-            "lumina_mgpt",
-            lambda p, c: change(write_lumina2(p / "a"), vocab_size=171_385),
-            "use --model lumina_mgpt2",
-        ),
-        ("anole", lambda p, c: write_lumina2(p / "Lumina-mGPT2-mine"), "use --model lumina_mgpt2"),
-        ("lumina_mgpt2", lambda p, c: c, "expected more than 155000, the id of --m.*got 288"),
-        ("lumina_mgpt2", lambda p, c: c.rename(p / "Lumina-mGPT-7B-768"), "--model lumina_mgpt"),
-        ("lumina_mgpt2", lambda p, c: write_janus(p / "a"), "use --model janus_pro"),
-        ("anole", lambda p, c: change(c, _name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
-        ("anole", lambda p, c: c.rename(p / "Lumina-mGPT-7B-768"), "use --model lumina_mgpt"),
-        ("lumina_mgpt", lambda p, c: c.rename(p / "Lumina-mGPT-2.0"), "holds Lumina-mGPT 2.0"),
-        ("lumina_mgpt", lambda p, c: c.rename(p / "Anole-7b-v0.1-hf"), "--model anole or --mod"),
+        ("anole", "janus_pro", None, "holds Janus-Pro, .*use --model janus_pro"),
+        ("anole", "llamagen", None, "LlamaGen, .*--model llamagen or --model llam"),
+        ("anole", "liquid", None, "holds Liquid, .*use --model liquid"),
+        ("anole", "tiny", changed(model_type="glm_image"), "GLM-Image, .*--model glm_image"),
+        ("anole", "tiny", named("SimpleAR-1.5B-RL"), "holds SimpleAR, .*no --model"),
+        ("anole", "tiny", changed(_name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
+        ("anole", "tiny", named(LUMINA), "use --model lumina_mgpt"),
+        ("anole", "lumina_mgpt2", named("Lumina-mGPT2-mine"), "use --model lumina_mgpt2"),
+        ("emu3", "janus_pro", None, "holds Janus-Pro"),
+        ("emu3", "tiny", None, "for --model emu3, got 'chameleon'"),
+        ("emu3", "emu3", with_norms, "holds Emu3.5, .*--model emu3_5"),
+        ("emu3", "emu3_5", None, "holds Emu3.5, .*use --model emu3_5"),
+        ("emu3", "emu3", changed(text_config={"vocab_size": 282926}), "holds Emu3.5"),
+        ("emu3", "emu3", changed(model_type="Emu3", vocab_size=282926), "holds Emu3.5"),
+        ("emu3", "emu3", named("Emu3-Chat-hf"), "holds Emu3-Chat"),
+        ("emu3_5", "emu3", None, "holds Emu3, .*use --model emu3"),
+        ("emu3_5", "tiny", None, "for --model emu3_5, got 'chameleon'"),
+        ("janus_pro", "tiny", None, "for --model janus_pro, got 'chameleon'"),
+        ("janus_pro", "emu3", None, "holds Emu3, .*use --model emu3"),
+        ("janus_pro", "liquid", None, "holds Liquid, .*use --model liquid"),
+        ("liquid", "janus_pro", None, "holds Janus-Pro, .*use --model janus_pro"),
+        ("liquid", "tiny", None, "for --model liquid, got 'chameleon'"),
+        ("liquid", "tiny", named(ANOLE), "use --model anole"),
+        ("liquid", "liquid", changed(vocab_size=256_000), "is 256000, the weights hold 287"),
+        ("lumina_mgpt", "lumina_mgpt2", changed(vocab_size=171_385), "use --model lumina_mgpt2"),
+        ("lumina_mgpt", "tiny", named(LUMINA2), "holds Lumina-mGPT 2.0"),
+        ("lumina_mgpt", "tiny", named(ANOLE), "--model anole or --mod"),
+        ("lumina_mgpt2", "tiny", None, "expected more than 155000, the id of --m.*got 288"),
+        ("lumina_mgpt2", "tiny", named(LUMINA), "--model lumina_mgpt"),
+        ("lumina_mgpt2", "janus_pro", None, "use --model janus_pro"),
     ],
 )
-def test_a_folder_under_another_name_is_refused(tmp_path, checkpoint, model, write, message):
-    folder = write(tmp_path, Path(shutil.copytree(checkpoint, tmp_path / "copy")))
+def test_a_folder_under_another_name_is_refused(tmp_path, model, holds, change, message):
+    folder = SMALL[holds].write(tmp_path).rename(tmp_path / "a")
+    folder = (change and change(folder)) or folder
     settings = small_settings(folder).with_method(MethodSettings("ar"))
     with pytest.raises(ValueError, match=message):
         open_session(replace(settings, model=model))
@@ -119,7 +109,7 @@ def test_folders_that_may_be_the_models(tmp_path, model, name):
 
 @pytest.mark.parametrize("model", ["emu3", "tiny"])
 def test_a_run_of_another_model_leaves_no_folder(tmp_path, checkpoint, capsys, model):
-    folder = checkpoint if model == "emu3" else write_emu3(tmp_path / "a")
+    folder = checkpoint if model == "emu3" else SMALL["emu3"].write(tmp_path)
     words = [f"--model={model}", f"--model_path={folder}", "--prompt=a red fox", "--method=ar"]
     assert main.main(["generate_images", *words, f"--output_dir={tmp_path / 'out'}"]) != 0
     said = capsys.readouterr()
@@ -134,7 +124,56 @@ def test_the_folder_around_it_makes_a_remark(tmp_path, checkpoint, capsys):
     assert "lumina/checkpoint holds Lumina-mGPT" in capsys.readouterr().err
 
 
-def test_inspect_has_a_row_for_it(tmp_path, checkpoint, capsys):
-    folder = shutil.copytree(checkpoint, tmp_path / "Lumina-mGPT")
-    main.main(["inspect", "--model", "anole", "--model_path", str(folder), "--json"])
-    assert "use --model lumina_mgpt" in capsys.readouterr().out
+@pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c", "my model/x"])
+def test_a_path_that_is_no_folder_names_the_flag(path) -> None:
+    with pytest.raises(ValueError, match=f"--drafter_path.*{path}"):
+        checkpoint_folder(path, "--drafter_path")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_hub_id_without_network_names_the_flag(offline, monkeypatch, tmp_path) -> None:
+    asked = []
+
+    def snapshot(path: str, local_files_only: bool, ignore_patterns: tuple[str, ...]) -> str:
+        asked.append(local_files_only)
+        raise LocalEntryNotFoundError("no route")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    why = (
+        "HF_HUB_OFFLINE is set: `hf download nobody/nothing`"
+        if offline
+        else "the hub did not deliver it: no route. Download it .* `hf download nobody/nothing "
+    )
+    with pytest.raises(
+        ValueError, match=f"--model_path: 'nobody/nothing' is no folder.*{tmp_path}; {why}"
+    ):
+        checkpoint_folder("nobody/nothing", "--model_path")
+    assert asked == [offline]
+
+
+def test_an_empty_cache_offline_is_one_line_of_the_command(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    words = "generate_images --model=anole --model_path=nobody/nothing --method=ar --prompt=cat"
+    assert main.main([*words.split(), f"--output_dir={tmp_path / 'out'}"]) == 2
+    told = without_progress(capsys.readouterr().err)
+    assert told.count("\n") == 1 and "HF_HUB_OFFLINE is set" in told
+    assert "--model_path: 'nobody/nothing'" in told
+
+
+def test_a_snapshot_in_the_cache_is_read_offline(monkeypatch, checkpoint, tmp_path) -> None:
+    def snapshot(path: str, local_files_only: bool, ignore_patterns: tuple[str, ...]) -> str:
+        assert (path, local_files_only) == ("owner/name", True)
+        return str(checkpoint)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert checkpoint_folder("owner/name", "--model_path") == checkpoint
+    assert (
+        load_target(
+            "anole", "owner/name", TargetOptions(torch.float32, torch.device("cpu"))
+        ).vocab.size
+        == 24
+    )

@@ -4,11 +4,12 @@ features and logits within 1e-4 in fp32, for checkpoints that either writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from counted import CountedCache
 from safetensors.torch import load_file, save_file
 from small import Sizes, is_head_norm, randomised, write_checkpoint, write_parts
@@ -17,10 +18,10 @@ from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from decoding.cache import CacheShape
 from decoding.tree import DraftTree
-from models.base import Context, TargetOptions
+from models.base import Context, TargetOptions, TransformerSpec
 from models.registry import load_target
 from models.target import TargetModel
-from models.targets.llama import decoder_keys, decoder_spec
+from models.transformer import RMSNorm, Transformer
 
 CPU = torch.device("cpu")
 VARIANTS = {
@@ -196,19 +197,6 @@ def test_prompt_rows_follow_the_vocabulary(session) -> None:
     assert target.prompt("", 2).ids.shape == (2, 3)
 
 
-def test_names_of_tokens_in_a_prompt_are_text(session) -> None:
-    ids = session.target.prompt("<s>IMGIMGAZ", 1).ids[0]
-    assert len(ids) == 1 + 11 + 2
-    assert int((ids == 0).sum()) == 1
-
-
-def test_a_prompt_that_leaves_no_room_for_the_image(session) -> None:
-    room = session.target.spec.max_positions - session.target.grid.tokens
-    assert session.target.prompt("x" * (room - 3), 2).ids.shape[1] == room
-    with pytest.raises(ValueError, match=f"{room + 1} tokens.*takes {room}"):
-        session.target.prompt("x" * (room - 2), 2)
-
-
 def test_image_ids_must_follow_their_codes(checkpoint) -> None:
     from models.files.tokenizer_file import load_tokenizer
     from models.targets.chameleon import ChameleonVocab
@@ -223,23 +211,39 @@ def test_image_ids_must_follow_their_codes(checkpoint) -> None:
         _ = vocab["<eoss2>"]
 
 
-def test_public_sizes_of_anole_and_the_34b() -> None:
-    """Keys of the published shapes, without weights: config.json in old and new spelling."""
-    old = {"vocab_size": 65536, "hidden_size": 4096, "intermediate_size": 11008,
-           "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096,
-           "rope_theta": 10000.0}  # fmt: skip
-    new = {name: value for name, value in old.items() if name != "rope_theta"}
-    new |= {
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "num_key_value_heads": 32,
-    }
-    assert decoder_spec(old) == decoder_spec(new)
-    keys = decoder_keys(decoder_spec(old))
-    assert len(keys) == 3 + 32 * 13
-    assert "model.layers.31.self_attn.k_norm.bias" in keys
+SPEC = TransformerSpec(
+    vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32
+)
 
 
-def test_pixels_of_codes(session) -> None:
-    codes = torch.randint(24, (2, 16), generator=torch.Generator().manual_seed(8))
-    pixels = session.target.to_image(codes)
-    assert pixels.shape == (2, 8, 8, 3) and pixels.dtype == torch.uint8
+def model_of(spec: TransformerSpec = SPEC, dtype: torch.dtype = torch.float64) -> Transformer:
+    return randomised(Transformer(spec, 10), 0).to(dtype)
+
+
+def run(model: Transformer, ids: Tensor) -> Tensor:
+    return model(ids, Context(torch.arange(ids.shape[1]).expand_as(ids)))
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    return torch.randint(40, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+def test_rotation_stays_in_fp32_when_the_model_is_rounded(ids) -> None:
+    """.to(bf16) on a buffer of angles would turn position 300 into 300 +- 1."""
+    model = model_of(replace(SPEC, max_positions=512)).to(torch.bfloat16)
+    cos, _ = model.blocks.rotary(torch.tensor([[301]]), torch.float32)
+    assert cos[0, 0, 0, 0] == torch.tensor(301.0).cos()
+    assert run(model, ids).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rms_norm_is_that_of_torch(dtype) -> None:
+    norm = RMSNorm(48, 1e-3).to(dtype)
+    norm.weight.data.uniform_(0.5, 2)
+    x = torch.randn(3, 5, 48, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    found, expected = norm(x), F.rms_norm(x, (48,), norm.weight, 1e-3)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    assert torch.equal(norm(torch.zeros(1, 48, dtype=dtype)), torch.zeros(1, 48, dtype=dtype))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,92 +10,16 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
+from damage import Damage, content, cut, entries, gone, tensors, text, with_code
 from families import SMALL
-from safetensors.torch import load_file, save_file
-from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, write_emu3
-from small_llamagen import LlamaGenSizes, llamagen_settings, small_janus, write_llamagen, write_vq
+from small import small_settings
+from small_llamagen import LlamaGenSizes, small_janus, write_llamagen, write_vq
+from small_lumina2 import CODEC, write_codec
 from transformers import BertConfig
 
 from configs.schema import MethodSettings, RunSettings
 from models.targets.llamagen import LlamaGen
 from runs.session import open_session
-
-Damage = Callable[[Path], object]
-
-
-def entries(part: str = "", file: str = "config.json", **values: object) -> Damage:
-    """Change entries of a JSON file; None removes one. part: dots lead into it."""
-
-    def change(folder: Path) -> None:
-        content = json.loads((folder / file).read_text())
-        section = content
-        for name in filter(None, part.split(".")):
-            section = section[name]
-        section.update(values)
-        for name in [name for name, value in values.items() if value is None]:
-            del section[name]
-        (folder / file).write_text(json.dumps(content))
-
-    return change
-
-
-def weights(file: str = "model.safetensors", without: str = "", **values: torch.Tensor) -> Damage:
-    """Drop the weights whose keys start so, and put others in (dots of keys are written __)."""
-
-    def change(folder: Path) -> None:
-        path = folder / file
-        pickled = path.suffix != ".safetensors"
-        state = torch.load(path) if pickled else load_file(path)
-        # copies, since safetensors maps the file that is written again
-        state = {key: value.clone() for key, value in state.items()}
-        if without:
-            state = {key: value for key, value in state.items() if not key.startswith(without)}
-        state |= {name.replace("__", "."): value for name, value in values.items()}
-        torch.save(state, path) if pickled else save_file(state, path, {"format": "pt"})
-
-    return change
-
-
-def text(file: str, old: str, new: str) -> Damage:
-    def change(folder: Path) -> None:
-        content = (folder / file).read_text()
-        assert old in content
-        (folder / file).write_text(content.replace(old, new))
-
-    return change
-
-
-def content(file: str, content: str | bytes) -> Damage:
-    data = content.encode() if isinstance(content, str) else content
-    return lambda folder: (folder / file).write_bytes(data)
-
-
-def without(file: str) -> Damage:
-    def change(folder: Path) -> None:
-        path = folder / file
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    return change
-
-
-def cut(file: str) -> Damage:
-    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:300])
-
-
-def code(file: str) -> Damage:
-    """A pickle that would call a function when it is read, in place of the weights."""
-
-    def change(folder: Path) -> None:
-        for path in (folder / file).parent.glob("model.safetensors"):
-            path.unlink()
-        (folder / file).write_bytes(pickle.dumps({"shared.weight": print}, 2))
-
-    return change
-
-
-def both(*changes: Damage) -> Damage:
-    return lambda folder: [change(folder) for change in changes]
-
 
 T5 = "../t5/flan-t5-xl"
 EMU3_NORM = "text_model.model.layers.1.input_layernorm.weight"
@@ -107,6 +30,11 @@ JANUS_CODEC = "model.vqmodel.decoder.up.1.block.0.conv1.weight"
 LIQUID_NORM = "model.layers.1.input_layernorm.weight"
 T5_NORM = "encoder__final_layer_norm__weight"
 QUERY_NORM = "model__layers__0__self_attn__q_norm__weight"
+KEY_NORM = "model.layers.1.self_attn.k_norm.weight"
+LUMINA2_NORM = "model.layers.1.self_attn.q_norm.weight"
+CONV_Y = "decoder.norm_out.conv_y.weight"
+EMU3_VISION = "../Emu3-VisionTokenizer"
+IBQ, EMU3_5_WORDS = "../Emu3.5-VisionTokenizer", "../tokenizer_emu3_ibq"
 ENCODER = "--text_encoder_path: .*"
 
 FAULTS: dict[str, list[tuple[Damage, str]]] = {
@@ -122,21 +50,70 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("vq_config", double_latent=True), "vq_config.double_latent: expected Fal"),
         (entries("vq_config", base_channels=33), "vq_config: ch_mult: found"),
         (entries("vq_config", channel_multiplier="x"), "vq_config: "),
-        (weights(without=EMU3_NORM), "missing key model.text_model.layers.1.input_layernorm"),
-        (weights(x=torch.ones(2)), "unexpected key x"),
-        (weights(text_model__lm_head__weight=torch.ones(9, 32)), r"\(9, 32\), expected 289 rows"),
+        (tensors(without=EMU3_NORM), "missing key model.text_model.layers.1.input_layernorm"),
+        (tensors(x=torch.ones(2)), "unexpected key x"),
+        (tensors(text_model__lm_head__weight=torch.ones(9, 32)), r"\(9, 32\), expected 289 rows"),
         (
-            weights(without=EMU3_CODEC),
+            tensors(without=EMU3_CODEC),
             r"weights vqmodel\.\* does not fit.*missing key vqmodel\.decoder",
         ),
-        (weights(**{EMU3_CODEC: torch.ones(2)}), r"conv1.weight has shape \(2,\), expected"),
-        (weights(without="vqmodel."), "no image codec among the weights"),
-        (without("tokenizer.json"), r"found no tokenizer\.json, nor emu3\.tiktoken and emu3_vis"),
+        (tensors(**{EMU3_CODEC: torch.ones(2)}), r"conv1.weight has shape \(2,\), expected"),
+        (tensors(without="vqmodel."), "no image codec among the weights"),
+        (gone("tokenizer.json"), r"found no tokenizer\.json, nor emu3\.tiktoken and emu3_vis"),
         (text("tokenizer.json", "extra_200", "x"), r"tokenizer\.json has no token '<\|extra_200"),
         (
             text("tokenizer.json", "token 000020", "x"),
             r"tokenizer\.json names 20 image codes from id 265 on .*; the image tokenizer has 24",
         ),
+    ],
+    "emu3 of the authors": [
+        (gone(EMU3_VISION), "no image codec among .*no folder .*VisionTokenizer: `hf download"),
+        (gone(f"{EMU3_VISION}/config.json"), r"missing file: .*VisionTokenizer/config\.json"),
+        (gone("emu3.tiktoken"), r"missing file: .*emu3\.tiktoken"),
+        (content("emu3.tiktoken", "? 1"), r"emu3\.tiktoken is not a file of tokens and ranks"),
+        (gone("emu3_vision_tokens.txt"), r"missing file: .*emu3_vision_tokens\.txt"),
+    ],
+    "emu3_5": [
+        (
+            entries(model_type="qwen3"),
+            "model_type: expected 'Emu3' for --model emu3_5, got 'qwen3'",
+        ),
+        (entries(vocab_size=999), "vocab_size is 999, the weights hold 491"),
+        (entries(head_dim=8), r"q_proj.weight has shape \(64, 32\), expected \(32, 32\)"),
+        (entries(head_dim=15), "head_dim: expected even whole numbers from 2, got 15"),
+        (entries(rope_scaling={"type": "linear", "factor": 2.0}), "rope_scaling: expected None"),
+        (entries(max_position_embeddings=24), "an image of 4 x 5 tokens takes 24"),
+        (tensors(without=KEY_NORM), f"missing key {KEY_NORM}"),
+        (gone(f"{IBQ}/model.ckpt"), r"found no config\.yaml and model\.ckpt in .*hf down"),
+        (text(f"{IBQ}/config.yaml", "- 4\n", "- 8\n"), r"expected \[\] or \[4\], got \[8\]"),
+        (gone(f"{EMU3_5_WORDS}/emu3.tiktoken"), "found no emu3.tiktoken in .*baaivision/Emu3.5"),
+        (gone(f"{EMU3_5_WORDS}/emu3_vision_tokens.txt"), "missing file: .*vision_tokens.txt"),
+    ],
+    "lumina_mgpt2": [
+        (entries(vocab_size=65_536), "vocab_size: expected more than 155000, .*got 65536"),
+        (entries(max_position_embeddings=20), "an image of 4 x 4 tokens takes 20"),
+        (tensors(without=LUMINA2_NORM), f"missing key {LUMINA2_NORM}"),
+        (tensors(**{LUMINA2_NORM: torch.ones(3, 8)}), r"has shape \(3, 8\), expected \(2, 8\)"),
+        (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
+        (gone("tokenizer_config.json"), "missing file: .*tokenizer_config"),
+        (
+            entries(file="tokenizer_config.json", eos_token=None),
+            "tokenizer_config.json has no bos_token and no eos_token",
+        ),
+        (
+            entries(file="tokenizer_config.json", bos_token="<s>"),
+            r"tokenizer\.json has no token '<s>'",
+        ),
+        (
+            lambda folder: write_codec(folder.parent / CODEC, 25),
+            "has 25 codes, .*155000; config.json has 155024 ids, too few",
+        ),
+        (tensors(f"../{CODEC}", CONV_Y), f"movqgan_270M.ckpt does not fit .*missing key {CONV_Y}"),
+        (
+            tensors(f"../{CODEC}", y=torch.ones(2)),
+            "movqgan_270M.ckpt does not fit .*unexpected key y",
+        ),
+        (content(f"../{CODEC}", "junk"), "cannot read .*movqgan_270M.ckpt: damaged"),
     ],
     "janus_pro": [
         (entries(model_type="chameleon"), "got 'chameleon'"),
@@ -153,15 +130,15 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("vq_config", num_embeddings=25), "the codec has 24 codes, config.json 25"),
         (entries("vision_config", image_size=65), "image_size: expected multiples of 16"),
         (entries("vision_config", num_image_tokens=9), "num_image_tokens: expected 16"),
-        (weights(without=JANUS_LAYER), f"missing key {JANUS_LAYER}"),
-        (weights(**{JANUS_HEAD: torch.ones(23)}), r"vision_head\.bias has shape \(23,\)"),
-        (weights(model__language_model__x=torch.ones(2)), r"unexpected key model\.language_model"),
-        (weights(without="model.vqmodel."), r"among the weights \(keys model\.vqmodel\.\*\)"),
+        (tensors(without=JANUS_LAYER), f"missing key {JANUS_LAYER}"),
+        (tensors(**{JANUS_HEAD: torch.ones(23)}), r"vision_head\.bias has shape \(23,\)"),
+        (tensors(model__language_model__x=torch.ones(2)), r"unexpected key model\.language_model"),
+        (tensors(without="model.vqmodel."), r"among the weights \(keys model\.vqmodel\.\*\)"),
         (
-            weights(without=JANUS_CODEC),
+            tensors(without=JANUS_CODEC),
             r"vqmodel\.\* does not fit.*missing key .*\.decoder\.conv_blocks\.1\.res",
         ),
-        (without("tokenizer.json"), r"missing file: .*tokenizer\.json"),
+        (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
         (content("tokenizer.json", "{}"), r"tokenizer\.json is not a tokenizer file"),
         (text("tokenizer.json", "begin_of_image", "x"), "json has no token '<begin_of_image>'"),
     ],
@@ -172,7 +149,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("gen_head_config.params", image_token_embed=None), "image_token_embed: expected"),
         (entries("language_config", hidden_size=64), "hidden_size is 64, the weights hold"),
         (entries("language_config", num_hidden_layers=1), "layers is 1, the weights hold 2"),
-        (code("pytorch_model.bin"), r"cannot read .*pytorch_model\.bin: damaged, or more"),
+        (with_code("."), r"cannot read .*pytorch_model\.bin: damaged, or more"),
     ],
     "liquid": [
         (entries(model_type="llama"), "got 'llama'"),
@@ -183,11 +160,11 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(hidden_activation="relu"), "hidden_activation: expected 'gelu_pytorch"),
         (entries(tie_word_embeddings=False), "tie_word_embeddings: expected True"),
         (entries(max_position_embeddings=16), "an image of 4 x 4 tokens takes 16"),
-        (weights(without=LIQUID_NORM), f"missing key {LIQUID_NORM}"),
-        (weights(**{LIQUID_NORM: torch.ones(2)}), r"has shape \(2,\), expected \(32,\)"),
-        (without("tokenizer.json"), r"missing file: .*tokenizer\.json"),
+        (tensors(without=LIQUID_NORM), f"missing key {LIQUID_NORM}"),
+        (tensors(**{LIQUID_NORM: torch.ones(2)}), r"has shape \(2,\), expected \(32,\)"),
+        (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
         (text("tokenizer.json", "<boi>", "<unused0>"), r"tokenizer\.json has no token '<boi>'"),
-        (without("tokenizer"), "found no vqgan.yaml .*--tokenizer_path names another folder"),
+        (gone("tokenizer"), "found no vqgan.yaml .*--tokenizer_path names another folder"),
         (text("tokenizer/vqgan.yaml", "n_embed: 24", "n_embed: 25"), "25, the weights hold 24"),
     ],
     "llamagen": [
@@ -209,30 +186,30 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(rope_parameters=[1]), r"rope_parameters: expected"),
         (entries(rms_norm_eps="abc"), "rms_norm_eps: expected"),
         (entries(rope_theta=-1.0), "rope_theta: expected"),
-        (weights(without="model.cls_embedding.cap_proj.fc2"), "missing key .*cap_proj.fc2.weight"),
-        (weights(**{QUERY_NORM: torch.ones(2)}), "unexpected key .*q_norm"),
-        (weights(lm_head__weight=torch.ones(24, 8)), r"lm_head\.weight has shape \(24, 8\)"),
+        (tensors(without="model.cls_embedding.cap_proj.fc2"), "missing key .*cap_proj.fc2.weight"),
+        (tensors(**{QUERY_NORM: torch.ones(2)}), "unexpected key .*q_norm"),
+        (tensors(lm_head__weight=torch.ones(24, 8)), r"lm_head\.weight has shape \(24, 8\)"),
         (
             lambda folder: write_vq(folder.parent / "vq_ds16_t2i.pt", small_janus(25, 4)),
             r"--vq_path: .*vq_ds16_t2i\.pt has 25, .*config\.json has vocab_size 24",
         ),
-        (without(T5), r"--text_encoder_path: .*flan-t5-xl' is neither a folder nor a hub id"),
-        (without(f"{T5}/config.json"), r"missing file: .*flan-t5-xl/config\.json"),
+        (gone(T5), r"--text_encoder_path: .*flan-t5-xl' is neither a folder nor a hub id"),
+        (gone(f"{T5}/config.json"), r"missing file: .*flan-t5-xl/config\.json"),
         (content(f"{T5}/config.json", "{"), r"flan-t5-xl/config\.json: .*JSON"),
         (content(f"{T5}/config.json", BertConfig().to_json_string()), "expected 't5', got 'bert'"),
-        (without(f"{T5}/model.safetensors"), f"{ENCODER}no weights in .*flan-t5-xl"),
-        (cut(f"{T5}/model.safetensors"), f"{ENCODER}damaged"),
-        (code(f"{T5}/pytorch_model.bin"), f"{ENCODER}damaged, or more than tensors"),
+        (gone(f"{T5}/model.safetensors"), f"{ENCODER}no weights in .*flan-t5-xl"),
+        (cut(f"{T5}/model.safetensors", 500), f"{ENCODER}damaged"),
+        (with_code(T5), f"{ENCODER}damaged, or more than tensors"),
         (
-            weights(f"{T5}/model.safetensors", "encoder.final"),
+            tensors(f"{T5}/model.safetensors", "encoder.final"),
             rf"{ENCODER}missing key encoder\.fin",
         ),
-        (weights(f"{T5}/model.safetensors", **{T5_NORM: torch.ones(3)}), rf"{ENCODER}shape \(3,\)"),
+        (tensors(f"{T5}/model.safetensors", **{T5_NORM: torch.ones(3)}), rf"{ENCODER}shape \(3,\)"),
         (content(f"{T5}/tokenizer.json", "{}"), f"{ENCODER}cannot be read as a tokenizer"),
         (entries(file=f"{T5}/tokenizer_config.json", pad_token=None), "without a padding token"),
-        (weights("drafter/pytorch_model.bin", "fc.bias"), "missing key fc.bias"),
+        (tensors("drafter/pytorch_model.bin", "fc.bias"), "missing key fc.bias"),
         (
-            weights("drafter/pytorch_model.bin", layers__0__input_layernorm__weight=torch.ones(32)),
+            tensors("drafter/pytorch_model.bin", layers__0__input_layernorm__weight=torch.ones(32)),
             "unexpected key layers.0.input_layernorm.weight",
         ),
     ],
@@ -271,36 +248,6 @@ def test_a_fault_is_one_clear_line(name, damage, message, copied) -> None:
     assert "\n" not in str(caught.value)
 
 
-CODEC, RANKS = "../Emu3-VisionTokenizer", "emu3.tiktoken"
-
-
-@pytest.fixture(scope="module")
-def authors(tmp_path_factory) -> Path:
-    """Emu3 in the authors' layout, with the codec next to it."""
-    folder = tmp_path_factory.mktemp("authors") / "Emu3-Gen"
-    return write_emu3(folder, Emu3Sizes(words=AUTHORS), "authors")
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (without(CODEC), r"no image codec among .*no folder .*Emu3-VisionTokenizer: `hf download"),
-        (without(f"{CODEC}/config.json"), r"missing file: .*Emu3-VisionTokenizer/config\.json"),
-        (without(RANKS), r"missing file: .*emu3\.tiktoken"),
-        (content(RANKS, "? 1"), r"emu3\.tiktoken is not a file of tokens and ranks"),
-        (without("emu3_vision_tokens.txt"), r"missing file: .*emu3_vision_tokens\.txt"),
-    ],
-    ids=["codec", "codec's config", "no ranks", "damaged ranks", "image tokens"],
-)
-def test_an_authors_folder_of_emu3_that_is_not_whole(damage, message, authors, tmp_path) -> None:
-    shutil.copytree(authors.parent, tmp_path / "copy")
-    damage(tmp_path / "copy" / "Emu3-Gen")
-    with pytest.raises(ValueError, match=message):
-        open_session(
-            emu3_settings(tmp_path / "copy" / "Emu3-Gen").with_method(MethodSettings("ar"))
-        )
-
-
 def test_gemma_without_image_codes(copied) -> None:
     folder = copied("liquid")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -313,7 +260,9 @@ def test_gemma_without_image_codes(copied) -> None:
 
 def test_a_text_encoder_of_another_width(originals, tmp_path) -> None:
     other = write_llamagen(tmp_path / "other", LlamaGenSizes(width=24))
-    settings = llamagen_settings(originals["llamagen"]).with_method(MethodSettings("ar"))
+    settings = small_settings(originals["llamagen"], model="llamagen").with_method(
+        MethodSettings("ar")
+    )
     object.__setattr__(settings, "text_encoder_path", str(other.parent / "t5" / "flan-t5-xl"))
     message = r"--text_encoder_path: .* has 24, .*config\.json has caption_dim 16"
     with pytest.raises(ValueError, match=message):
@@ -322,7 +271,9 @@ def test_a_text_encoder_of_another_width(originals, tmp_path) -> None:
 
 def test_a_text_encoder_of_the_hub_offline(originals, monkeypatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    settings = llamagen_settings(originals["llamagen"]).with_method(MethodSettings("ar"))
+    settings = small_settings(originals["llamagen"], model="llamagen").with_method(
+        MethodSettings("ar")
+    )
     object.__setattr__(settings, "text_encoder_path", "nobody/t5-that-is-not-there")
     with pytest.raises(ValueError, match="--text_encoder_path: 'nobody/t5.*HF_HUB_OFFLINE is set"):
         SMALL["llamagen"].open(settings)
@@ -333,7 +284,7 @@ def test_stages_of_llamagen(tmp_path) -> None:
     folder = write_llamagen(tmp_path, LlamaGenSizes(side=16))
     entries(file="drafter/config.json", input_type="t2i2")(folder)
     with pytest.raises(ValueError, match="input_type is 't2i2'; the target needs 't2i'"):
-        open_session(llamagen_settings(folder))
+        open_session(small_settings(folder, model="llamagen"))
     other = RunSettings(prompt="a cat", model="llamagen2", model_path=str(folder), device="cpu")
     with pytest.raises(ValueError, match="is 256, expected 1024: .*--model llamagen has 256"):
         open_session(other)

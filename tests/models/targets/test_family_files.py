@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import PLAIN, SMALL, decoded, extracted, same_weights
+from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small import write_shards
-from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, old_names, write_emu3
+from small import small_settings, write_shards
+from small_emu3 import AUTHORS, old_names, write_emu3
 from small_janus import authors_config, authors_state
-from small_liquid import FIRST, liquid_settings, write_liquid
+from small_liquid import FIRST, write_liquid
 from small_llamagen import LlamaGenSizes, write_llamagen
 from transformers import (
     Emu3Config,
@@ -28,8 +28,7 @@ from transformers import (
 )
 
 import main
-from configs.fields import SettingsError
-from configs.schema import ROOT, LanternSettings, MethodSettings, RunSettings
+from configs.schema import LanternSettings, MethodSettings, RunSettings
 from models.base import TargetOptions
 from models.files.network import Network
 from models.fused import can_fuse
@@ -40,6 +39,7 @@ from runs.session import open_session
 
 CPU = torch.device("cpu")
 OPTIONS = TargetOptions(torch.float32, CPU)
+EAGLE = MethodSettings("eagle2")
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,20 @@ def originals(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture
 def folder(request, originals, tmp_path) -> Path:
-    """A copy of the layout `name` that a test may change."""
-    return Path(shutil.copytree(originals[request.getfixturevalue("name")], tmp_path / "copy"))
+    """A copy of the layout `name`, with the parts next to it, that a test may change."""
+    original = originals[request.getfixturevalue("name")]
+    return Path(shutil.copytree(original.parent, tmp_path / "copy")) / original.name
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix"), [("emu3", "safetensors"), ("janus_pro", "bin"), ("liquid", "bin")]
+    ("name", "suffix"),
+    [
+        ("emu3", "safetensors"),
+        ("emu3_5", "safetensors"),
+        ("janus_pro", "bin"),
+        ("liquid", "bin"),
+        ("lumina_mgpt2", "bin"),
+    ],
 )
 def test_shards(name, suffix, folder, originals) -> None:
     write_shards(folder, suffix)
@@ -78,18 +86,19 @@ def test_both_layouts_of_janus_are_the_same_networks(originals) -> None:
     assert same_weights(one.images.model, other.images.model)
 
 
-def test_the_authors_layout_of_emu3(tmp_path) -> None:
+def test_the_authors_layout_of_emu3(originals, tmp_path) -> None:
     """Decoder, tokenizer and codec are those of the same weights in transformers' layout."""
-    sizes = Emu3Sizes(words=AUTHORS)
-    twin = open_session(emu3_settings(write_emu3(tmp_path / "twin", sizes))).target
-    authors = open_session(emu3_settings(write_emu3(tmp_path / "Emu3-Gen", sizes, "authors")))
+    twin = open_session(
+        small_settings(write_emu3(tmp_path / "twin", words=AUTHORS), model="emu3")
+    ).target
+    authors = SMALL["emu3 of the authors"].load(originals["emu3 of the authors"], EAGLE)
     target = authors.target
     assert (target.vocab, target.grid, target.spec) == (twin.vocab, twin.grid, twin.spec)
     assert same_weights(target.transformer, twin.transformer)
     assert same_weights(target.images.model, twin.images.model)
     for text in ("A red cat's hat, 720*720\n\n", "Bär  läuft  中文", "<|image start|>x"):
         assert torch.equal(target.prompt(text, 2).ids, twin.prompt(text, 2).ids)
-    images = decoded(authors), decoded(authors, MethodSettings("eagle2"))
+    images = decoded(authors), decoded(authors, EAGLE)
     assert all(map(torch.equal, *images))
 
 
@@ -104,9 +113,7 @@ def test_a_file_that_repeats_the_embedding_as_head(name, folder, originals) -> N
 
 
 @pytest.mark.parametrize("name", ["llamagen"])
-def test_weights_in_a_bin_file(name, originals, tmp_path) -> None:
-    shutil.copytree(originals[name].parent, tmp_path / "copy")
-    folder = tmp_path / "copy" / originals[name].name
+def test_weights_in_a_bin_file(name, folder, originals) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     one, other = (SMALL[name].load(place).target for place in (folder, originals[name]))
@@ -134,27 +141,14 @@ def test_older_entries_mean_the_same(name, part, entries, folder, originals) -> 
     assert one == other and one.rope_theta == {"liquid": 1e4, "emu3": 1e6}[name]
 
 
-def test_the_codes_embedding_of_janus_is_their_vectors_after_two_layers(originals) -> None:
-    state = load_file(originals["janus_pro"] / "model.safetensors")
-    target = SMALL["janus_pro"].load(originals["janus_pro"]).target
-    x = state["model.generation_embeddings.weight"].double()
-    for name in ("fc1", "hidden_layers.0"):
-        x = torch.nn.functional.gelu(x) if name != "fc1" else x
-        weight, bias = (state[f"model.generation_aligner.{name}.{p}"] for p in ("weight", "bias"))
-        x = x @ weight.double().T + bias.double()
-    torch.testing.assert_close(target.embedding()[target.vocab.first_id :], x, rtol=0, atol=1e-12)
-    text = state["model.language_model.embed_tokens.weight"].double()
-    assert torch.equal(target.embedding()[: target.vocab.first_id], text)
-
-
-def test_the_vqgan_of_liquid_next_to_the_checkpoint(originals, tmp_path) -> None:
+@pytest.mark.parametrize("name", ["liquid"])
+def test_the_vqgan_of_liquid_next_to_the_checkpoint(name, folder, originals, tmp_path) -> None:
     """Meta's place, chameleon/tokenizer next to the folder, or --tokenizer_path."""
-    folder = Path(shutil.copytree(originals["liquid"], tmp_path / "copy"))
     (folder / "tokenizer").rename(tmp_path / "vqgan")
-    settings = liquid_settings(folder).with_method(PLAIN)
+    settings = small_settings(folder, model="liquid").with_method(PLAIN)
     given = open_session(replace(settings, tokenizer_path=str(tmp_path / "vqgan"))).target
-    (tmp_path / "chameleon").mkdir()
-    (tmp_path / "vqgan").rename(tmp_path / "chameleon/tokenizer")
+    (folder.parent / "chameleon").mkdir()
+    (tmp_path / "vqgan").rename(folder.parent / "chameleon/tokenizer")
     beside = open_session(settings).target
     codes = torch.arange(16)[None]
     expected = SMALL["liquid"].load(originals["liquid"]).target.to_image(codes)
@@ -169,6 +163,11 @@ REPORTS = {
         ("parts", "together"): "4 x 5 tokens and 4 row ends",
         ("image codec", "files"): "weights vqmodel.*: 24 codes",
     },
+    "emu3_5": {
+        ("text tokenizer", "files"): "491 ids, image codes 467 to 490",
+        ("parts", "together"): "4 x 5 tokens and 4 row ends",
+        ("image codec", "files"): "Emu3.5-VisionTokenizer/model.ckpt: 24 codes",
+    },
     "janus_pro": {
         ("target", "config.json"): "2 layers, hidden 32, 2 heads, 288 ids",
         ("parts", "together"): "an image is 4 x 4 tokens",
@@ -180,6 +179,12 @@ REPORTS = {
         ("parts", "together"): "4 x 4 tokens",
         ("image tokenizer", "files"): "vqgan.safetensors: 24 codes, 8 x 8 pixels",
     },
+    "lumina_mgpt2": {
+        ("target", "config.json"): "2 layers, hidden 16, 2 heads, 155024 ids",
+        ("text tokenizer", "files"): "264 ids",
+        ("parts", "together"): "4 x 4 tokens and 4 row ends",
+        ("image codec", "files"): "24 codes",
+    },
 }
 REPORTS["janus_pro of the authors"] = REPORTS["janus_pro"]
 
@@ -188,7 +193,7 @@ REPORTS["janus_pro of the authors"] = REPORTS["janus_pro"]
 def test_inspect(name, originals, capsys) -> None:
     model = name.split()[0]
     words = f"inspect --json --model {model} --model_path {originals[name]}"
-    assert main.main([*words.split(), *(["--target_size=40x32"] if model == "emu3" else [])]) == 0
+    assert main.main([*words.split(), *size_flag(model)]) == 0
     report = json.loads(capsys.readouterr().out)
     texts = {(row["part"], row["item"]): row["text"] for row in report["findings"]}
     for row, text in REPORTS[name].items():
@@ -197,34 +202,21 @@ def test_inspect(name, originals, capsys) -> None:
     assert {"target weights", "target keys and values", image} <= report["memory"].keys()
 
 
-@pytest.mark.parametrize("name", ["janus_pro", "liquid"])
-def test_inspect_names_every_fault(name, folder, capsys) -> None:
-    (folder / "tokenizer.json").unlink()
-    (folder / "model.safetensors").unlink()
-    assert main.main(f"inspect --json --model {name} --model_path {folder}".split()) == 1
-    rows = json.loads(capsys.readouterr().out)["findings"]
-    faults = {row["part"]: row["text"] for row in rows if not row["fits"]}
-    assert "missing file" in faults["text tokenizer"] and "hf download" in faults["target"]
-
-
-RECIPES = {  # flags, and the size of the image
-    "emu3": ("--target_size 48x16", (48, 16)),
-    "janus_pro of the authors": ("", (64, 64)),
-    "liquid": ("", (8, 8)),
-}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_recipe_generates_an_image(name, originals, tmp_path) -> None:
-    flags, size = RECIPES[name]
-    recipe = ROOT / "configs" / f"{name.split()[0]}.yaml"
-    words = f"generate_images --config {recipe} --model_path {originals[name]} --device cpu {flags}"
-    words += f" --dtype fp32 --method jacobi --output_dir {tmp_path}/out --prompt"
-    assert main.main([*words.split(), "a red cat"]) == 0
-    (path,) = (tmp_path / "out" / "img").iterdir()
-    assert Image.open(path).size == size
-    settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
-    assert "janus" not in name or (settings["cfg"], settings["top_k"]) == (5.0, 0)
+@pytest.mark.parametrize(
+    ("name", "file", "words"),
+    [
+        ("emu3_5", "Emu3.5-VisionTokenizer/model.ckpt", "no config.yaml and model.ckpt in"),
+        ("emu3_5", "tokenizer_emu3_ibq/emu3.tiktoken", "baaivision/Emu3.5"),
+        ("lumina_mgpt2", "movqgan_270M.ckpt", "hf download ai-forever/MoVQGAN movqgan_270M.ckpt"),
+    ],
+)
+def test_a_missing_part_is_named_with_its_source(name, file, words, folder, capsys) -> None:
+    (folder.parent / file).unlink()
+    given = f"--model {name} --model_path {folder}".split()
+    assert main.main(["inspect", *given]) == 1
+    assert words in capsys.readouterr().out
+    assert main.main(["generate_images", *given, "--method=ar", "--prompt=a"]) != 0
+    assert words in capsys.readouterr().err
 
 
 def test_llamagen_finds_its_parts_and_generates_an_image(tmp_path) -> None:
@@ -237,24 +229,31 @@ def test_llamagen_finds_its_parts_and_generates_an_image(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("emu3", (32, 40)), ("janus_pro", (64, 64)), ("liquid", (8, 8))]
+    ("name", "size"),
+    [
+        ("emu3", (32, 40)),
+        ("emu3_5", (64, 80)),
+        ("janus_pro", (64, 64)),
+        ("liquid", (8, 8)),
+        ("lumina_mgpt2", (32, 32)),
+    ],
 )
 def test_extracted_tokens_are_the_codecs(name, size, originals, tmp_path) -> None:
-    sizes = {"target_size": "40x32"} if name == "emu3" else {}
-    words = [f"--{flag}={value}" for flag, value in sizes.items()]
-    pixels, codes = extracted(name, originals[name], size, tmp_path, *words)
-    codec = load_codec(name, str(originals[name]), replace(OPTIONS, **sizes))
+    pixels, codes = extracted(name, originals[name], size, tmp_path, *size_flag(name))
+    target = SMALL[name].load(originals[name]).target
+    settings = SMALL[name].settings(originals[name])
+    options = replace(OPTIONS, target_size=settings.target_size, vq_path=settings.vq_path)
+    codec = load_codec(name, str(originals[name]), options)
     assert torch.equal(codes, codec.images.encode(pixels[None]))
-    assert (
-        codec.length("a cat")
-        == SMALL[name].load(originals[name]).target.prompt("a cat", 1).ids.shape[1]
-    )
+    assert codec.length("a cat") == target.prompt("a cat", 1).ids.shape[1]
+    assert name not in ("emu3_5", "lumina_mgpt2") or len(codes.unique()) > 2
 
 
-@pytest.mark.parametrize("name", ["emu3", "janus_pro", "liquid"])
+@pytest.mark.parametrize("name", ["emu3", "emu3_5", "janus_pro", "liquid", "lumina_mgpt2"])
 def test_relaxed_acceptance_with_the_codecs_neighbours(name, folder) -> None:
-    codebook = FAMILIES[name].codebook(folder, OPTIONS)
-    assert codebook.shape == (24, 4)
+    options = replace(OPTIONS, vq_path=SMALL[name].settings(folder).vq_path)
+    codebook = FAMILIES[name].codebook(folder, options)
+    assert codebook.shape == (24, 8 if name == "emu3_5" else 4)
     if name == "janus_pro":  # the vectors that are decoded
         torch.testing.assert_close(codebook.norm(dim=-1), torch.ones(24))
     assert main.main(f"vq_distances --model {name} --model_path {folder}".split()) == 0
@@ -275,6 +274,16 @@ def test_the_table_of_neighbours_of_llamagen_is_of_the_stored_vectors(originals)
 
 
 @pytest.mark.parametrize(
+    ("name", "room"),
+    [("emu3", 236), ("emu3_5", 236), ("janus_pro", 144), ("liquid", 144), ("lumina_mgpt2", 190)],
+)
+def test_a_long_prompt_is_refused(name, room, originals) -> None:
+    target = SMALL[name].load(originals[name]).target
+    with pytest.raises(ValueError, match=rf"the prompt has \d+ tokens .* takes {room}: 'aaaa"):
+        target.prompt("a" * 300, 2)
+
+
+@pytest.mark.parametrize(
     ("name", "mode", "places"),
     [("emu3", "sequential", ["cpu", "disk"]), ("janus_pro", "parallel", ["disk", "cpu"])],
 )
@@ -288,7 +297,7 @@ def test_layers_that_accelerate_holds(name, mode, places, originals, tmp_path) -
     assert all(map(torch.equal, decoded(opened, eagle), plain))
 
 
-@pytest.mark.parametrize("name", ["janus_pro", "liquid"])
+@pytest.mark.parametrize("name", ["emu3_5", "janus_pro", "liquid", "lumina_mgpt2"])
 def test_guidance_rows_one_after_the_other(name, originals) -> None:
     session = SMALL[name].load(originals[name], MethodSettings("eagle2"))
     apart = open_session(replace(session.settings, cfg_mode="sequential"))
@@ -302,13 +311,13 @@ def test_llamagen_knows_lengths_of_prompts_without_its_text_encoder(originals, m
     assert target.length("a cat") == LlamaGenSizes().slots
 
 
-def test_a_drafter_of_llamagen_without_an_embedding_takes_the_targets(originals, tmp_path) -> None:
-    shutil.copytree(originals["llamagen"].parent, tmp_path / "copy")
-    path = tmp_path / "copy" / originals["llamagen"].name / "drafter" / "pytorch_model.bin"
+@pytest.mark.parametrize("name", ["llamagen"])
+def test_a_drafter_without_an_embedding_takes_the_targets(name, folder) -> None:
+    path = folder / "drafter" / "pytorch_model.bin"
     state = torch.load(path)
     del state["embed_tokens.weight"]
     torch.save(state, path)
-    session = SMALL["llamagen"].load(path.parent.parent, MethodSettings("adt"))
+    session = SMALL[name].load(folder, MethodSettings("adt"))
     assert torch.equal(session.drafter.network.embedding.weight, session.target.embedding())
 
 
@@ -317,24 +326,9 @@ def test_size_and_negative_prompt_of_emu3(originals) -> None:
     assert settings.target_size == "720" and settings.negative_prompt.startswith("lowres, bad anat")
     assert settings.identity()["negative_prompt"] == settings.negative_prompt
     assert "negative_prompt" not in RunSettings(prompt="a cat", method=PLAIN).identity()
-    small = emu3_settings(originals["emu3"]).with_method(PLAIN)
+    small = small_settings(originals["emu3"], model="emu3").with_method(PLAIN)
     other = open_session(replace(small, negative_prompt="grey"))
     assert not torch.equal(decoded(other)[0], decoded(open_session(small))[0])
-
-
-@pytest.mark.parametrize(
-    ("model", "flags", "message"),
-    [
-        ("emu3", {"target_size": "36"}, "in multiples of 8, at most 760 x 760"),
-        ("emu3", {"target_size": "768"}, "at most 760"),
-        ("emu3", {"target_size": "x"}, "got 'x'"),
-        ("liquid", {"target_size": "768"}, "liquid makes images of 512 x 512 pixels"),
-        ("tiny", {"negative_prompt": "x"}, "'x' works only with .*emu3"),
-    ],
-)
-def test_flags_that_a_model_does_not_take(model, flags, message) -> None:
-    with pytest.raises(SettingsError, match=f"--{next(iter(flags))}: .*{message}"):
-        RunSettings(prompt="a", model=model, model_path="a/b", method=PLAIN, **flags)
 
 
 def fits(network: Network, module: torch.nn.Module | dict) -> bool:

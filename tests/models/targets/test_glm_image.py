@@ -14,7 +14,8 @@ import torch
 from browser import only_in_all
 from families import PROMPTS, decoded, extracted
 from PIL import Image
-from small_glm_image import CODES, glm_image_settings, write_glm_image, write_painter
+from small import small_settings
+from small_glm_image import CODES, write_glm_image, write_painter
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
@@ -55,7 +56,7 @@ def original(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def session(original) -> Session:
-    return open_session(glm_image_settings(original))
+    return open_session(small_settings(original, model="glm_image"))
 
 
 def oracle(folder: Path) -> GlmImageForConditionalGeneration:
@@ -97,7 +98,10 @@ def test_the_prompt_is_the_processors(session, original) -> None:
 def test_logits_in_both_grids(dtype, bound, share, tmp_path) -> None:
     """A prompt, then all tokens: rows of the small grid, its end, rows of the large one."""
     folder = write_glm_image(tmp_path / "glm", share)
-    target, model = open_session(glm_image_settings(folder, dtype)).target, oracle(folder)
+    target, model = (
+        open_session(small_settings(folder, dtype, model="glm_image")).target,
+        oracle(folder),
+    )
     rows = target.prompt(TEXT, 1)
     codes = torch.randint(
         CODES, (1, target.grid.tokens), generator=torch.Generator().manual_seed(3)
@@ -152,16 +156,8 @@ def test_the_published_sizes_on_the_meta_device() -> None:
 
 
 def test_the_folder_of_the_whole_checkpoint_will_do(original) -> None:
-    settings = glm_image_settings(original.parent)
+    settings = small_settings(original.parent, model="glm_image")
     assert settings.model_path == str(original)
-
-
-@pytest.mark.parametrize("method", ["adt", "jacobi", "recall"])
-def test_methods_are_lossless(method, session) -> None:
-    sampling = SamplingSettings(cfg=1.0, temperature=0.9, top_p=0.75)
-    plain = decoded(session, MethodSettings("ar"), sampling)
-    for one, other in zip(plain, decoded(session, MethodSettings(method), sampling), strict=True):
-        assert one.equal(other)
 
 
 def test_the_token_above_is_in_the_same_grid() -> None:
@@ -201,16 +197,6 @@ def test_a_drafter_learns_from_the_targets_images(drafter, original, tmp_path, m
     monkeypatch.undo()
     assert main.main([*words.split(), "--estimate"]) == 0
     assert main.main(words.replace(str(out), f"{out}2").split()) == 2  # tokens of another grid
-
-
-def test_tune_writes_a_recipe(original, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(glm_image, "_PREVIEW", 3)
-    out = tmp_path / "tuned.yaml"
-    words = f"tune --model glm_image --model_path {original} --target_size 96x64 --device cpu"
-    words += f" --methods jacobi --minutes 0.02 --prompt cats --output {out}"
-    assert main.main(words.split()) == 0
-    recipe, _ = read("generate_images", {"config": str(out)})
-    assert (recipe["model"], recipe["model_path"]) == ("glm_image", str(original))
 
 
 def test_the_page_shows_the_large_grid(original, monkeypatch) -> None:
@@ -299,4 +285,4 @@ def test_guidance_is_off_by_default_and_refused(original, tmp_path) -> None:
     pipe = Pipeline.from_pretrained(original, target_size="96x64")
     assert pipe.settings.sampling.cfg == 1
     with pytest.raises(SettingsError, match="cfg: .*1 with --model glm_image"):
-        glm_image_settings(original, cfg=3.0)
+        small_settings(original, cfg=3.0, model="glm_image")

@@ -1,7 +1,6 @@
-"""Janus-Pro, Emu3, Emu3.5, Liquid, Lumina-mGPT 2.0 and GLM-Image in fp64: every lossless rule with
-every method and proposal that it goes with repeats plain decoding's tokens, the randomised ones at
-temperature 0. Trees of Emu3, Emu3.5 and Lumina-mGPT 2.0 run across row ends, those of GLM-Image
-into the second grid.
+"""Seven families in fp64: every lossless rule with every method and proposal that it goes with
+repeats plain decoding's tokens, the randomised ones at temperature 0. Trees of Emu3, Emu3.5 and
+Lumina-mGPT 2.0 run across row ends, those of GLM-Image into the second grid.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from configs.sampling import SamplingSettings
 from decoding.proposals import PROPOSALS
 from runs.session import Session
 
-FAMILIES = ("janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image")
+FAMILIES = ("janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image", "llamagen")
 CASES = [
     (name, method, proposal)
     for name, rule in VERIFIERS.items()

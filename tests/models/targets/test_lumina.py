@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import torch
 from browser import thinned
-from small import open_lumina, small_settings
+from small import open_lumina
 
 from configs.fields import SettingsError
 from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
@@ -143,26 +143,11 @@ def test_sizes(text, size) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "770", "768x", "768x768x768", "1056x1024", "1024x224", "-768", "768 x 768"]
+    "text", ["0", "770", "768x", "768x768x768", "1056x1024", "1024x224", "-768", "768 x 768"]
 )
-def test_bad_sizes_are_refused(text) -> None:
-    with pytest.raises(ValueError, match="--target_size.*multiples of 32"):
-        parse_size(text, TARGETS["lumina_mgpt"].sizes)
-
-
-def test_a_bad_size_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(SettingsError, match="--target_size: .*got '770'"):
-        RunSettings(prompt="a cat", model="lumina_mgpt", target_size="770")
-
-
-def test_one_sized_models_refuse_a_size(checkpoint) -> None:
-    with pytest.raises(ValueError, match="--target_size.*only with --model lumina_mgpt"):
-        replace(small_settings(checkpoint), target_size="768")
-
-
-def test_an_image_without_room_is_refused(lumina_folder) -> None:
-    with pytest.raises(ValueError, match="the model takes"):
-        open_lumina(lumina_folder, "64").target.prompt("word " * 60, 2)
+def test_bad_sizes_are_refused_before_anything_is_loaded(text) -> None:
+    with pytest.raises(SettingsError, match="--target_size: .*multiples of 32"):
+        RunSettings(prompt="a cat", model="lumina_mgpt", target_size=text)
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from families import SMALL
 from small import LUMINA, small_settings, write_checkpoint
-from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, write_emu3
-from small_emu3_5 import emu3_5_settings, write_emu3_5
-from small_janus import janus_settings, write_janus
-from small_liquid import liquid_settings, write_liquid
 from small_llamagen import write_t5
-from small_lumina2 import lumina2_settings, write_lumina2
 from tokenizers import Tokenizer
 
+from configs.schema import RunSettings
 from models.targets.text_encoder import load_tokenizer as load_t5_tokenizer
 from runs.session import open_session
 
 
-def unmarked(path: Path) -> None:
+def unmarked(folder: Path) -> Path:
     """Let a tokenizer's file call none of its added tokens special, as some public files do."""
+    path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     content["added_tokens"] = [token | {"special": False} for token in content["added_tokens"]]
     path.write_text(json.dumps(content))
+    return folder
 
 
 def listed(folder: Path) -> Path:
@@ -36,72 +35,48 @@ def listed(folder: Path) -> Path:
     return folder
 
 
-def janus(folder: Path) -> object:
-    return janus_settings(write_janus(folder))
+CASES: list[tuple[str, Callable[[Path], Path] | None]] = [
+    ("janus_pro", None),
+    ("janus_pro", unmarked),
+    ("emu3", None),
+    ("emu3 of the authors", None),
+    ("emu3_5", None),
+    ("liquid", None),
+    ("liquid", unmarked),
+    ("lumina_mgpt2", None),
+    ("tiny", listed),
+]
 
 
-def unmarked_janus(folder: Path) -> object:
-    settings = janus(folder)
-    unmarked(folder / "tokenizer.json")
-    return settings
+def changed(name: str, change: Callable[[Path], Path] | None) -> Callable[[Path], RunSettings]:
+    """Return what writes a family's folder, changes it and gives the settings of a run on it."""
+
+    def write(root: Path) -> RunSettings:
+        folder = SMALL[name].write(root)
+        return SMALL[name].settings(change(folder) if change else folder)
+
+    return write
 
 
-def emu3(folder: Path) -> object:
-    return emu3_settings(write_emu3(folder))
-
-
-def authors_emu3(folder: Path) -> object:
-    sizes = Emu3Sizes(words=AUTHORS)
-    return emu3_settings(write_emu3(folder, sizes, "authors"))
-
-
-def emu3_5(folder: Path) -> object:
-    return emu3_5_settings(write_emu3_5(folder))
-
-
-def liquid(folder: Path) -> object:
-    return liquid_settings(write_liquid(folder))
-
-
-def unmarked_liquid(folder: Path) -> object:
-    settings = liquid(folder)
-    unmarked(folder / "tokenizer.json")
-    return settings
-
-
-def lumina2(folder: Path) -> object:
-    return lumina2_settings(write_lumina2(folder))
-
-
-def chameleon(folder: Path) -> object:
-    return small_settings(listed(write_checkpoint(folder)))
-
-
-def lumina(folder: Path) -> object:
-    settings = small_settings(listed(write_checkpoint(folder, LUMINA)))
+def lumina(root: Path) -> RunSettings:
+    settings = small_settings(listed(write_checkpoint(root / "lumina", LUMINA)))
     return replace(settings, model="lumina_mgpt", target_size="64")
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        janus,
-        unmarked_janus,
-        emu3,
-        authors_emu3,
-        emu3_5,
-        liquid,
-        unmarked_liquid,
-        chameleon,
-        lumina,
-        lumina2,
+        *(
+            pytest.param(changed(*case), id=f"{case[0]} {getattr(case[1], '__name__', '')}".strip())
+            for case in CASES
+        ),
+        pytest.param(lumina, id="lumina_mgpt"),
     ],
-    ids=lambda f: f.__name__,
 )
 def test_names_of_control_tokens_in_a_prompt_are_letters(
-    tmp_path: Path, write: Callable[[Path], object]
+    tmp_path: Path, write: Callable[[Path], RunSettings]
 ) -> None:
-    target = open_session(write(tmp_path / "model")).target
+    target = open_session(write(tmp_path)).target
     tokenizer: Tokenizer = target.prompts.words.tokenizer
     control = {number for name, number in tokenizer.get_vocab().items() if len(name) > 3}
     for name in sorted(map(tokenizer.id_to_token, control)):

@@ -5,8 +5,7 @@ the one line with which `generate_images` refuses the folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -30,12 +29,13 @@ from damage import (
     weights,
     with_code,
 )
-from small import Sizes, write_checkpoint, write_shards
-from small_emu3 import Emu3Sizes, write_emu3
-from small_janus import write_janus
+from families import SMALL, size_flag
+from small import write_shards
 
 import main
 from models.codecs.codebook import table_path
+from models.registry import FAMILIES
+from models.targets.llamagen import LlamaGen
 
 HUGE = 10**18  # of which no tensor can be made, not even without memory
 DEEP = b"[" * 100_000
@@ -51,15 +51,20 @@ HEADERS = {  # of safetensors
     "a list": b"\x02\0\0\0\0\0\0\0[]",
     "without shapes": b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}',
 }
-# damage, part and item of the row, what both commands say
-Case = tuple[Damage, tuple[str, str], str]
+Row = tuple[str, str]  # part and item
+Case = tuple[Damage, str, set[Row]]
+
+
+def fault(damage: Damage, words: str, *rows: Row) -> Case:
+    """A damage, what both commands say of it, and the rows of the report."""
+    return damage, words, set(rows)
 
 
 def network(place: str) -> dict[str, Case]:
     """Files of the target or its drafter that are missing, contradict each other, or are junk."""
     part = "target" if place == "." else "drafter"
     config, single, binary = "config.json", "model.safetensors", "pytorch_model.bin"
-    cases = {}
+    cases: dict[str, tuple[Damage, str, str]] = {}
     for name in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"):
         for value in (100000, HUGE):
             words = rf"config\.json: {name} is {value}, the weights hold \d+$"
@@ -77,72 +82,56 @@ def network(place: str) -> dict[str, Case]:
     for name, text in (JUNK | HEADERS).items():
         damage = content(f"{place}/{single}", text)
         cases[f"safetensors, {name}"] = damage, single, r"model\.safetensors"
+    nested = content(f"{place}/{config}", DEEP)
     cases |= {
         "weights gone": (gone(f"{place}/{single}"), "weights", r"model\.safetensors"),
         "weights a folder": (a_folder(f"{place}/{single}"), "weights", r"model\.safetensors"),
         "config gone": (gone(f"{place}/{config}"), config, r"config\.json"),
         "config a folder": (a_folder(f"{place}/{config}"), config, r"config\.json"),
-        "config nested": (
-            content(f"{place}/{config}", DEEP),
-            config,
-            "config.json: .* got no JSON",
-        ),
+        "config nested": (nested, config, "config.json: .* got no JSON"),
     }
     return {
-        f"{part} {name}": (damage, (part, item), words)
+        f"{part} {name}": fault(damage, words, (part, item))
         for name, (damage, item, words) in cases.items()
     }
 
 
 TEXT, IMAGES = ("text tokenizer", "files"), ("image tokenizer", "files")
-CASES: dict[str, Case] = {
+CODEC, CALIBRATION = "tokenizer/vqgan.safetensors", "drafter/calibration.json"
+TOKENIZER = "tokenizer/text_tokenizer.json"
+VQGAN = {"num_res_blocks": 100000, "n_embed": HUGE, "embed_dim": HUGE, "z_channels": HUGE}
+VQGAN |= {"ch": HUGE, "ch_mult": [1] * 200}
+CASES = {
     **network("."),
     **network("drafter"),
-    "too few positions": (
+    "too few positions": fault(
         entry("max_position_embeddings", 8),
-        ("parts", "together"),
         "max_position_embeddings is 8; an image of 4 x 4 tokens takes 16",
+        ("parts", "together"),
     ),
-    "bias": (
+    "bias": fault(
         entry("bias", "no", "drafter"),
-        ("drafter", "config.json"),
         "drafter/config.json: bias: expected true or false, got 'no'",
+        ("drafter", "config.json"),
     ),
     **{
-        f"calibration {text[:9]!r}": (
-            content("drafter/calibration.json", text),
-            ("drafter", "calibration.json"),
-            "drafter/calibration.json: ",
+        f"calibration {text[:9]!r}": fault(
+            content(CALIBRATION, text), f"{CALIBRATION}: ", ("drafter", "calibration.json")
         )
         for text in (b"{", b"[]", b'{"x": {"topk": [0]}}', b"\xff", DEEP)
     },
     **{
-        f"vqgan {name}": (
-            vqgan(name, value),
-            IMAGES,
-            rf"vqgan\.safetensors: .*{name} is .*, the weights hold",
+        f"vqgan {name}": fault(
+            vqgan(name, value), rf"vqgan\.safetensors: .*{name} is .*, the weights hold", IMAGES
         )
-        for name, value in (
-            ("num_res_blocks", 100000),
-            ("n_embed", HUGE),
-            ("embed_dim", HUGE),
-            ("z_channels", HUGE),
-            ("ch", HUGE),
-            ("ch_mult", [1] * 200),
-        )
+        for name, value in VQGAN.items()
     },
-    "vqgan gone": (gone("tokenizer/vqgan.yaml"), IMAGES, "vqgan.yaml"),
-    "vqgan nested": (content("tokenizer/vqgan.yaml", b"[" * 700), IMAGES, "vqgan.yaml"),
-    "vqgan junk": (
-        content("tokenizer/vqgan.safetensors", JUNK["text"]),
-        IMAGES,
-        "vqgan.safetensors",
-    ),
-    "tokenizer gone": (gone("tokenizer/text_tokenizer.json"), TEXT, "text_tokenizer.json"),
-    "tokenizer junk": (
-        content("tokenizer/text_tokenizer.json", JUNK["text"]),
-        TEXT,
-        "text_tokenizer.json is not a tokenizer file",
+    "vqgan gone": fault(gone("tokenizer/vqgan.yaml"), "vqgan.yaml", IMAGES),
+    "vqgan nested": fault(content("tokenizer/vqgan.yaml", b"[" * 700), "vqgan.yaml", IMAGES),
+    "vqgan junk": fault(content(CODEC, JUNK["text"]), "vqgan.safetensors", IMAGES),
+    "tokenizer gone": fault(gone(TOKENIZER), "text_tokenizer.json", TEXT),
+    "tokenizer junk": fault(
+        content(TOKENIZER, JUNK["text"]), "text_tokenizer.json is not a tokenizer file", TEXT
     ),
 }
 
@@ -154,7 +143,7 @@ def test_a_whole_checkpoint(folder, capsys) -> None:
 
 @pytest.mark.parametrize("name", thinned(CASES))
 def test_inspect_foretells_what_generate_images_says(name, folder, capsys) -> None:
-    damage, row, words = CASES[name]
+    damage, words, (row,) = CASES[name]
     damage(folder)
     code, report = inspected(capsys, folder)
     assert code == 1 and faults(report).keys() == {row}
@@ -193,13 +182,6 @@ def test_one_damaged_shard_of_two(folder, capsys) -> None:
     assert "missing; source: `hf download leloy/" in faults(report)["target", names[0]]["text"]
 
 
-def test_a_drafter_of_another_target(checkpoint, tmp_path, capsys) -> None:
-    other = write_checkpoint(tmp_path / "other", Sizes(hidden=64))
-    report = inspected(capsys, checkpoint, f"--drafter_path={other / 'drafter'}")[1]
-    assert set(faults(report)) == {("drafter", "config.json")}
-    assert "got 64 and" in faults(report)["drafter", "config.json"]["text"]
-
-
 @pytest.mark.parametrize("index", [65535, 24])
 def test_a_table_of_nearest_codes_that_names_no_code(index, folder, capsys) -> None:
     path = table_path(folder, 24)
@@ -221,17 +203,6 @@ def test_a_place_that_takes_no_table(folder, capsys) -> None:
     assert said == f"error: {folder / 'vq_distances'}: File exists\n"
 
 
-def test_everything_missing_is_listed_at_once(folder, capsys) -> None:
-    gone("config.json", "model.safetensors", "drafter/model.safetensors", "tokenizer")(folder)
-    assert faults(inspected(capsys, folder)[1]).keys() == {
-        ("target", "config.json"),
-        ("target", "weights"),
-        TEXT,
-        IMAGES,
-        ("drafter", "weights"),
-    }
-
-
 def test_folders_that_are_not_there_are_rows_of_the_report(tmp_path, capsys) -> None:
     words = [f"--drafter_path={tmp_path}/none", f"--tokenizer_path={tmp_path}/no"]
     report = inspected(capsys, tmp_path / "nowhere", "--model=anole", *words)[1]
@@ -240,54 +211,6 @@ def test_folders_that_are_not_there_are_rows_of_the_report(tmp_path, capsys) -> 
     assert "source: `hf download leloy/" in texts["target"]
     assert "source: `hf download jadohu/anole_drafter" in texts["drafter"]
     assert "--tokenizer_path" in texts["text tokenizer"]
-
-
-T5 = "../t5/flan-t5-xl"
-ENCODER = ("text encoder", "files")
-LLAMAGEN: dict[str, Case] = {
-    "caption_dim": (
-        entry("caption_dim", HUGE),
-        ("target", "config.json"),
-        f"caption_dim is {HUGE}, the weights",
-    ),
-    "cls_token_num": (
-        entry("cls_token_num", HUGE),
-        ("target", "config.json"),
-        f"cls_token_num is {HUGE}, the",
-    ),
-    "T5 layers": (
-        entry("num_layers", 100000, T5),
-        ENCODER,
-        "num_layers is 100000, the weights hold",
-    ),
-    "T5 junk": (
-        pickled(T5, JUNK["pickle of nothing"]),
-        ENCODER,
-        "--text_encoder_path: .*cannot read",
-    ),
-    "T5 cut": (cut(f"{T5}/model.safetensors", 500), ENCODER, "model.safetensors"),
-    "T5 tokenizer": (
-        content(f"{T5}/tokenizer.json", b"{}"),
-        ENCODER,
-        "--text_encoder_path: .*cannot be read as a tokenizer",
-    ),
-    "T5 without tokenizer": (gone(f"{T5}/tokenizer.json"), ENCODER, "tokenizer.json"),
-    "codes junk": (
-        content("../vq_ds16_t2i.pt", JUNK["pickle of nothing"]),
-        IMAGES,
-        r"vq_ds16_t2i\.pt: damaged",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", thinned(LLAMAGEN))
-def test_broken_llamagen_folders(name, llamagen, capsys) -> None:
-    damage, row, words = LLAMAGEN[name]
-    damage(llamagen)
-    wrong = faults(inspected(capsys, llamagen, "--model=llamagen")[1])
-    assert wrong.keys() == {row}
-    said = refused(capsys, llamagen, "--model=llamagen")
-    assert re.search(words, wrong[row]["text"]) and re.search(words, said), (wrong, said)
 
 
 def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None:
@@ -302,92 +225,94 @@ def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None
     assert "`hf download google/flan-t5-xl" in wrong[ENCODER]["text"]
 
 
-WRITERS: dict[str, Callable[[Path], Path]] = {
-    "janus_pro": write_janus,
-    "emu3": write_emu3,
-    "emu3 of the authors": lambda folder: write_emu3(folder, layout="authors"),
-    "tiny": write_checkpoint,
-}
-WORDS = {
-    "janus_pro": ["--model=janus_pro"],
-    "emu3": ["--model=emu3", f"--target_size={Emu3Sizes().size}"],
-}
-
-
 def no_codec(state: State) -> None:
     """Take the codec out of the weights."""
     for key in [key for key in state if "vqmodel." in key]:
         del state[key]
 
 
-ALL = ("config.json", "model.safetensors", "tokenizer.json", "drafter/config.json")
-MISSING = {
-    ("target", "config.json"),
-    ("target", "weights"),
-    TEXT,
-    ("drafter", "config.json"),
-}
-# what both families say: name -> damage, rows, what generate_images says
-BOTH: dict[str, tuple[Damage, set[tuple[str, str]], str]] = {
-    "config": (gone("config.json"), {("target", "config.json")}, "without config.json"),
-    "everything": (gone(*ALL), MISSING, "without config.json"),
-    "code": (with_code("."), {("target", "pytorch_model.bin")}, "more than tensors"),
-    "code in the drafter": (
-        with_code("drafter"),
-        {("drafter", "pytorch_model.bin")},
-        "more than tensors",
+T5 = "../t5/flan-t5-xl"
+ENCODER, PICTURES = ("text encoder", "files"), ("image codec", "files")
+CONFIG, SINGLE = "config.json", "model.safetensors"
+ALL = (CONFIG, SINGLE, "tokenizer.json", "drafter/config.json")
+MISSING = {("target", CONFIG), ("target", "weights"), TEXT, ("drafter", CONFIG)}
+NO_KEY = JUNK["pickle of nothing"]
+NO_CODEC = r"no image codec among the weights \(keys model\.vqmodel\.\*\)"
+BOTH = {  # of two families
+    "config": fault(gone(CONFIG), CONFIG, ("target", CONFIG)),
+    "everything": fault(gone(*ALL), CONFIG, *MISSING),
+    "code": fault(with_code("."), "more than tensors", ("target", "pytorch_model.bin")),
+    "code in the drafter": fault(
+        with_code("drafter"), "more than tensors", ("drafter", "pytorch_model.bin")
     ),
-    "calibration": (
-        content("drafter/calibration.json", b"[]"),
-        {("drafter", "calibration.json")},
-        "drafter/calibration.json: ",
+    "calibration": fault(
+        content(CALIBRATION, b"[]"), f"{CALIBRATION}: ", ("drafter", "calibration.json")
     ),
 }
-CODEC = {("image codec", "files")}
-OTHERS = {
-    ("janus_pro", "no codec"): (
-        weights(no_codec),
-        CODEC,
-        "no image codec among the weights (keys model.vqmodel.*)",
-    ),
-    ("emu3", "no codec"): (weights(no_codec), CODEC, "`hf download BAAI/Emu3-VisionToken"),
-    ("janus_pro", "tokens"): (
+FAMILY_CASES = {
+    **{(model, name): BOTH[name] for name in BOTH for model in ("janus_pro", "emu3")},
+    ("janus_pro", "no codec"): fault(weights(no_codec), NO_CODEC, PICTURES),
+    ("emu3", "no codec"): fault(weights(no_codec), "`hf download BAAI/Emu3-VisionToken", PICTURES),
+    ("janus_pro", "tokens"): fault(
         renamed("<｜▁pad▁｜>", "<begin_of_image>"),
-        {TEXT},
         "has no token '<｜▁pad▁｜>', '<begin_of_image>'",
+        TEXT,
     ),
-    ("emu3", "tokens"): (
+    ("emu3", "tokens"): fault(
         renamed("<|extra_203|>", "<|image start|>"),
-        {TEXT},
-        "has no token '<|extra_203|>', '<|image start|>'",
+        r"has no token '<\|extra_203\|>', '<\|image start\|>'",
+        TEXT,
     ),
-    ("janus_pro", "bias"): (
+    ("janus_pro", "bias"): fault(
         entry("bias", "no", "drafter"),
-        {("drafter", "config.json")},
         "bias: expected true or false, got 'no'",
+        ("drafter", CONFIG),
+    ),
+    **{
+        ("llamagen", name): fault(entry(name, HUGE), f"{name} is {HUGE}, the", ("target", CONFIG))
+        for name in ("caption_dim", "cls_token_num")
+    },
+    ("llamagen", "T5 layers"): fault(
+        entry("num_layers", 100000, T5), "num_layers is 100000, the weights hold", ENCODER
+    ),
+    ("llamagen", "T5 junk"): fault(
+        pickled(T5, NO_KEY), "--text_encoder_path: .*cannot read", ENCODER
+    ),
+    ("llamagen", "T5 cut"): fault(cut(f"{T5}/{SINGLE}", 500), SINGLE, ENCODER),
+    ("llamagen", "T5 tokenizer"): fault(
+        content(f"{T5}/tokenizer.json", b"{}"),
+        "--text_encoder_path: .*cannot be read as a tokenizer",
+        ENCODER,
+    ),
+    ("llamagen", "T5 without tokenizer"): fault(
+        gone(f"{T5}/tokenizer.json"), "tokenizer.json", ENCODER
+    ),
+    ("llamagen", "codes"): fault(
+        content("../vq_ds16_t2i.pt", NO_KEY), r"vq_ds16_t2i\.pt: damaged", IMAGES
     ),
 }
-FAMILY_CASES = OTHERS | {(model, name): BOTH[name] for name in BOTH for model in WORDS}
 
 
 @pytest.mark.parametrize("case", thinned(FAMILY_CASES), ids=", ".join)
-def test_every_fault_is_told_once(case, tmp_path, capsys) -> None:
-    model, (damage, wanted, words) = case[0], FAMILY_CASES[case]
-    folder = WRITERS[model](tmp_path / "model")
-    assert inspected(capsys, folder, *WORDS[model])[0] == 0
+def test_every_fault_is_told_once(case, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
+    model, (damage, words, wanted) = case[0], FAMILY_CASES[case]
+    folder, given = SMALL[model].write(tmp_path), [f"--model={model}", *size_flag(model)]
+    assert inspected(capsys, folder, *given)[0] == 0
     damage(folder)
-    wrong = faults(inspected(capsys, folder, *WORDS[model])[1])
+    wrong = faults(inspected(capsys, folder, *given)[1])
     assert wrong.keys() == wanted
-    assert words in refused(capsys, folder, *WORDS[model])
-    assert "without" in words or any(words in row["text"] for row in wrong.values())
-    assert not (tmp_path / "ran").exists()
+    assert re.search(words, refused(capsys, folder, *given))
+    assert any(re.search(words, row["text"]) for row in wrong.values())
+    assert not (folder.parent / "ran").exists()
 
 
 def test_the_parts_of_the_authors_emu3_are_all_listed(tmp_path, capsys) -> None:
-    folder, apart = WRITERS["emu3 of the authors"](tmp_path / "model"), "../Emu3-VisionTokenizer"
+    folder, apart = SMALL["emu3 of the authors"].write(tmp_path), "../Emu3-VisionTokenizer"
+    given = ["--model=emu3", *size_flag("emu3")]
 
     def texts() -> list[str]:
-        wrong = faults(inspected(capsys, folder, *WORDS["emu3"])[1])
+        wrong = faults(inspected(capsys, folder, *given)[1])
         return [wrong[part, "files"]["text"] for part in ("text tokenizer", "image codec")]
 
     gone(f"{apart}/config.json", f"{apart}/model.safetensors", "emu3.tiktoken")(folder)
@@ -400,25 +325,21 @@ def test_the_parts_of_the_authors_emu3_are_all_listed(tmp_path, capsys) -> None:
     assert "`hf download BAAI/Emu3-VisionTokenizer` with --local-dir" in codec
 
 
-PAIRS = [(one, other) for one in WORDS for other in (*WORDS, "tiny") if one != other]
+PAIRS = list(permutations(("janus_pro", "emu3", "tiny"), 2))[:4]
 
 
 @pytest.mark.parametrize(("model", "other"), thinned(PAIRS))
-def test_the_folder_of_another_family(model, other, tmp_path, capsys) -> None:
-    folder = WRITERS[other](tmp_path / "model")
-    wrong = faults(inspected(capsys, folder, *WORDS[model])[1])
+def test_the_folder_or_drafter_of_another_family(model, other, tmp_path, capsys) -> None:
+    folders = {name: SMALL[name].write(tmp_path / name) for name in (model, other)}
+    given = [f"--model={model}", *size_flag(model)]
+    wrong = faults(inspected(capsys, folders[other], *given)[1])
     told = {row: fault["text"] for row, fault in wrong.items() if "model_type" in fault["text"]}
-    assert told.keys() == {("target", "config.json")}
+    assert told.keys() == {("target", CONFIG)}
     words = f" for --model {model}, got "
-    assert words in told["target", "config.json"]
-    assert words in refused(capsys, folder, *WORDS[model])
+    assert words in told["target", CONFIG]
+    assert re.search(f"{words}|use --model {other}", refused(capsys, folders[other], *given))
     assert all(len(fault["text"]) < 600 for fault in wrong.values())
-
-
-@pytest.mark.parametrize(("model", "other"), thinned(PAIRS))
-def test_the_drafter_of_another_family(model, other, tmp_path, capsys) -> None:
-    folders = {name: WRITERS[name](tmp_path / name / "model") for name in (model, other)}
-    given = [*WORDS[model], f"--drafter_path={folders[other]}/drafter"]
+    given += [f"--drafter_path={folders[other]}/drafter"]
     (((part, item), fault),) = faults(inspected(capsys, folders[model], *given)[1]).items()
     said = refused(capsys, folders[model], *given)
     assert part == "drafter"

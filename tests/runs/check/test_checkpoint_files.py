@@ -1,5 +1,7 @@
 """`inspect`: what fits, notes, memory and flags."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest
@@ -9,12 +11,15 @@ from safetensors.torch import load_file
 from small import LUMINA, write_checkpoint
 
 import main
+from configs.schema import MethodSettings
 from decoding.cache import CacheShape, KVCache
+from decoding.images import Job
 from drafters.loading import load_drafter
 from models.base import TargetOptions
 from models.linear import Linear
 from models.probe import Timing
 from models.registry import load_target
+from runs.check import files, speeds
 from runs.check import files as files_module
 
 
@@ -104,26 +109,6 @@ def test_hub_ids_are_not_fetched(offline, monkeypatch, tmp_path, capsys) -> None
     assert (hint if offline else "`hf download nobody/nothing` fetches it") in out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["inspect", "--batch_size=0"],
-            "--batch_size: expected a whole number from 1 to 1024, got 0",
-        ),
-        (["inspect", "--dtype=int8"], "--dtype: expected fp32, fp64 or bf16, got 'int8'"),
-        (["inspect", "--num_images=0"], "--num_images: expected a whole number at least 1, got 0"),
-        (["inspect", "--method=adt"], "--method: unknown flag"),
-        (["inspect", "--cfg_mode=sequential"], "--cfg_mode: unknown flag"),
-        (["verify"], "verify: there is no such command; use `inspect --run`"),
-    ],
-)
-def test_settings_are_checked_first(words, message, capsys) -> None:
-    assert main.main(words) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and message in said.err
-
-
 @pytest.mark.parametrize("here", [True, False])
 def test_a_missing_torchao_is_a_note(here, checkpoint, monkeypatch, capsys) -> None:
     monkeypatch.setattr(files_module, "find_spec", lambda name: object() if here else None)
@@ -181,3 +166,36 @@ def test_a_whole_llamagen_checkpoint_fits_only_its_stage(llamagen, capsys) -> No
     code, document = inspected(capsys, llamagen, "--model", "llamagen2")
     text = faults(document)["target", "config.json"]["text"]
     assert code == 1 and "block_size is 16, expected 1024" in text
+
+
+PLAIN, WINDOW = MethodSettings("ar"), MethodSettings("jacobi", window=3)
+JOBS = [Job(str(number), f"word {number}", number) for number in range(9)]
+
+
+def test_the_rounds_after_the_first_are_counted(session, monkeypatch) -> None:
+    times = iter((1.0, 5.0))
+    monkeypatch.setattr(speeds, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(speeds, "TIMED", 3)
+    assert speeds.tokens_per_second(session.open_engine(PLAIN, images=2), JOBS[:2]) == 3 * 2 / 4
+
+
+def test_speeds_are_measured_on_demand(folder, capsys, monkeypatch, tmp_path) -> None:
+    """Of the methods that the checkpoint has, at the batch sizes that fit into the memory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(speeds, "TIMED", 2)
+    monkeypatch.setattr(files, "BATCHES", (1, 2, 4))
+    monkeypatch.setattr(files, "_SHARE", 1.0)
+    monkeypatch.setattr(files, "free_memory", lambda device: most * 3 // 4)
+    _, large = inspected(capsys, folder, "--batch_size=4")
+    assert "tokens_per_second" not in large
+    most = sum(n for name, n in large["memory"].items() if not name.endswith("weights"))
+    code, document = inspected(capsys, folder, "--speed")
+    cells, rates = zip(*document["tokens_per_second"], strict=True)
+    assert code == 0 and document["recommended"] in cells and min(rates) > 0
+    methods = ("ar", "jacobi --window 16", "adt")
+    wanted = [f"--batch_size {n} --method {name}" for n in (1, 2) for name in methods]
+    assert list(cells) == wanted
+    gone("drafter")(folder)
+    monkeypatch.setattr(files, "BATCHES", (1,))
+    _, document = inspected(capsys, folder, "--speed")
+    assert [cell.split()[3] for cell, _ in document["tokens_per_second"]] == ["ar", "jacobi"]

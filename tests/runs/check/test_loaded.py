@@ -11,12 +11,12 @@ import pytest
 import torch
 from browser import only_in_all, thinned
 from damage import State, gone, weights
-from small import LUMINA, write_checkpoint, write_shards
-from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
-from small_emu3_5 import Emu35Sizes, write_emu3_5
+from small import FLAGS, GUIDANCE, LUMINA, write_checkpoint, write_shards
+from small_emu3 import write_emu3
+from small_emu3_5 import write_emu3_5
 from small_glm_image import write_glm_image
 from small_janus import write_janus
-from small_liquid import LiquidSizes, write_liquid
+from small_liquid import write_liquid
 from small_lumina2 import LUMINA2, write_lumina2
 
 import main
@@ -25,7 +25,7 @@ from configs.sampling import SamplingSettings
 from configs.targets import ROOT
 from configs.tools import InspectSettings
 from runs.check import loaded
-from runs.check.loaded import CHECKS, Checkpoint, PictureScores, order_rates, run_checks
+from runs.check.loaded import CHECKS, Checkpoint, PictureScores, run_checks
 from runs.check.report import Finding
 
 TINY = ROOT / "ckpts" / "tiny"
@@ -216,15 +216,6 @@ def test_without_guidance_there_is_one_row(checkpoint) -> None:
     assert states["guidance"] == "skipped" and states["tokens"] == states["transformers"] == "ok"
 
 
-def test_order_rates_compare_codes_that_are_new() -> None:
-    """Codes 5, 7, 5, 8, 9: new after the first are 7, 8 and 9, at positions 1, 3 and 4."""
-    log_p = torch.zeros(4, 10)
-    log_p[0, 7], log_p[0, 8], log_p[0, 9] = 1.0, 2.0, 0.0  # 7 is likelier than 9, not than 8
-    log_p[2, 8], log_p[2, 9] = 2.0, 1.0
-    log_p[1, 5] = 9.0  # seen before: not compared
-    assert order_rates(log_p, torch.tensor([5, 7, 5, 8, 9])).tolist() == [0.5, 1.0]
-
-
 def test_a_method_with_other_tokens_is_named(small) -> None:
     assert check("tokens", small).state == "ok"
     adt = small.generated["adt"]
@@ -274,26 +265,18 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
     ],
 )
 def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -> None:
-    folder, flags = tmp_path / "model", {"dtype": "fp64"}
-    if model == "tiny":
-        folder, flags = checkpoint, {"dtype": layout}
-    elif model == "janus_pro":
-        write_janus(folder, authors=layout == "authors")
-    elif model == "liquid":
-        write_liquid(folder, LiquidSizes(positions=700))
-    elif model == "lumina_mgpt2":
-        write_lumina2(folder, replace(LUMINA2, positions=700))
-        flags["target_size"] = "32"
-    elif model == "glm_image":
-        folder = write_glm_image(tmp_path)
-        flags |= {"target_size": "96x64", "sampling": SamplingSettings(cfg=1.0)}
-    elif model == "emu3_5":
-        write_emu3_5(folder, Emu35Sizes(positions=700))
-        flags["target_size"] = "80x64"
-    else:
-        sizes = Emu3Sizes(positions=700, words=AUTHORS if layout == "authors" else BEFORE)
-        write_emu3(folder, sizes, layout)
-        flags["target_size"] = "40x32"
+    write = {
+        "tiny": lambda folder: checkpoint,
+        "janus_pro": lambda folder: write_janus(folder, authors=layout == "authors"),
+        "emu3": lambda folder: write_emu3(folder, layout, positions=700),
+        "emu3_5": lambda folder: write_emu3_5(folder, positions=700),
+        "liquid": lambda folder: write_liquid(folder, positions=700),
+        "lumina_mgpt2": lambda folder: write_lumina2(folder, replace(LUMINA2, positions=700)),
+        "glm_image": write_glm_image,
+    }
+    folder = write[model](tmp_path / "model")
+    flags = {"dtype": layout if model == "tiny" else "fp64", **FLAGS.get(model, {})}
+    flags["sampling"] = SamplingSettings(cfg=GUIDANCE.get(model, 3.0))
     subject = opened(model=model, model_path=str(folder), **flags)
     row = check("transformers", subject)
     assert row.state == "ok", row.text

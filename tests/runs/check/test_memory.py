@@ -5,18 +5,11 @@ ends, and it says whether prompts find room.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from small import small_settings, write_checkpoint
-from small_emu3 import emu3_settings, write_emu3
-from small_emu3_5 import emu3_5_settings, write_emu3_5
-from small_glm_image import glm_image_settings, write_glm_image
-from small_janus import janus_settings, write_janus
-from small_liquid import liquid_settings, write_liquid
-from small_lumina2 import lumina2_settings, write_lumina2
+from families import SMALL
+from small import small_settings
 
 import main
 from configs.method_table import METHODS
@@ -28,23 +21,14 @@ from decoding.images import Job
 from drafters.mixed import MixedDrafter
 from runs.session import Session, open_session
 
-MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] = {
-    "tiny": (write_checkpoint, small_settings),
-    "janus_pro": (write_janus, janus_settings),
-    "emu3": (write_emu3, emu3_settings),
-    "emu3_5": (write_emu3_5, emu3_5_settings),
-    "liquid": (write_liquid, liquid_settings),
-    "lumina_mgpt2": (write_lumina2, lumina2_settings),
-    "glm_image": (write_glm_image, glm_image_settings),
-}
+MODELS = ("tiny", "janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image")
 DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 
 
-@pytest.fixture(scope="module", params=MAKERS)
+@pytest.fixture(scope="module", params=MODELS)
 def session(request, tmp_path_factory) -> Session:
-    write, settings = MAKERS[request.param]
-    folder = write(tmp_path_factory.mktemp(request.param) / "model")
-    return open_session(settings(folder, "fp32"))
+    small = SMALL[request.param]
+    return open_session(small.settings(small.write(tmp_path_factory.mktemp("memory")), "fp32"))
 
 
 def inspected(capsys, settings: EngineSettings, *words: str) -> tuple[int, dict]:
@@ -141,7 +125,7 @@ def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
 
 
 def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
-    settings = emu3_settings(write_emu3(tmp_path / "emu3"), "fp32")
+    settings = SMALL["emu3"].settings(SMALL["emu3"].write(tmp_path), "fp32")
     small, large = (
         inspected(capsys, replace(settings, target_size=size))[1] for size in ("40x32", "72x64")
     )
@@ -149,11 +133,10 @@ def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
     assert "72 image tokens and 8 row ends of 260 positions" in sequence(large)["text"]
 
 
-@pytest.mark.parametrize("model", MAKERS)
+@pytest.mark.parametrize("model", MODELS)
 def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsys) -> None:
-    write, settings_of = MAKERS[model]
-    folder = write(tmp_path / "model")
-    session = open_session(settings_of(folder))
+    folder = SMALL[model].write(tmp_path)
+    session = open_session(SMALL[model].settings(folder))
     grid = session.target.grid
     image, shortest = grid.slots(grid.tokens), session.target.length("")
     for positions in (image + shortest, image + shortest - 1, image):

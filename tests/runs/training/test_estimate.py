@@ -23,7 +23,6 @@ from runs.session import open_session, open_target
 from runs.training.estimate import (
     head_activations,
     memory,
-    slots_of,
     window_activations,
     work,
 )
@@ -135,29 +134,6 @@ def test_a_block_head_needs_room_for_its_windows(checkpoint, session) -> None:
     assert predicted.requires_grad
     expected = window_activations(head.spec, 2, (rounds.prompt, target.grid.tokens))
     assert 0.6 < kept / expected < 1.6
-
-
-def test_memory_grows_with_what_it_depends_on(checkpoint, session) -> None:
-    tokens, base = made_tokens(session), settings_of(checkpoint)
-    first = memory(base, tokens)
-    for change, name in (
-        ({"batch_size": 32}, "target activations"),
-        ({"depths": 3}, "drafter activations"),
-        ({"depths": 3}, "distributions"),
-        ({"agreement_weight": 1.0}, "distributions"),
-        ({"layers": 2}, "optimiser"),
-    ):
-        assert memory(replace(base, **change), tokens)[name] > first[name]
-    halved = memory(replace(base, accumulate=2), tokens)
-    assert halved["drafter activations"] * 2 == first["drafter activations"]
-    assert memory(replace(base, ema=0.0), tokens)["averaged weights"] == 0
-
-
-def test_slots(checkpoint, session) -> None:
-    tokens, base = made_tokens(session), settings_of(checkpoint)
-    assert slots_of(base, tokens, session.target.spec) == (len("a longer caption"), 16)
-    lumina = SimpleNamespace(model="lumina_mgpt")
-    assert slots_of(lumina, tokens, session.target.spec)[1] == 4 * 5, "every row has its end"
 
 
 def test_the_command_prints_it_and_stops(checkpoint, tmp_path, capsys) -> None:

@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from browser import only_in_all
+from families import SMALL
 from safetensors.torch import load_file
-from small import LUMINA, Sizes, write_checkpoint
-from small_emu3 import write_emu3
-from small_emu3_5 import write_emu3_5
-from small_janus import write_janus
-from small_liquid import write_liquid
-from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
-from small_lumina2 import write_lumina2
+from small import LUMINA, Sizes, small_settings, write_checkpoint
+from small_llamagen import open_llamagen, write_llamagen
 
 import main
 from configs.fields import SettingsError
@@ -26,7 +22,6 @@ from configs.schema import ROOT, RunSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
-from drafters.training.features import Cached
 from drafters.training.heads import embedding_scale, export
 from drafters.training.shards import Example, ShardWriter
 from runs.commands import train_settings
@@ -126,14 +121,6 @@ def test_one_batch_is_learnt(weights, part, share, folders, tmp_path) -> None:
     training = open_training(folders, tmp_path, **more)
     losses = [training.lessons.update()[:, part].mean().item() for _ in range(40)]
     assert losses[-1] < share * losses[0]
-
-
-def test_choices_that_differ_are_in_the_log_if_they_have_a_weight(folders, tmp_path) -> None:
-    for weight in (0, 1):
-        run(folders, tmp_path / str(weight), steps=1, agreement_weight=weight)
-    without, line = (logged(tmp_path / name)[0] for name in "01")
-    whole = line["regression"][0] + 0.1 * line["cross_entropy"][0] + line["disagreement"][0]
-    assert "disagreement" not in without and whole == pytest.approx(line["loss"], rel=0.1)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) -> None:
@@ -264,18 +251,6 @@ def test_a_cache_without_room_or_of_other_tokens_is_refused(
             open_training(folders, tmp_path / "out", cache_features=tmp_path / "cache", **changed)
 
 
-@pytest.mark.parametrize("guided", [True, False])
-def test_cached_rows_are_the_computed_ones(guided, folders, tmp_path) -> None:
-    settings = {"guidance_aware": guided, "batch_size": 16}
-    computed = open_training(folders, tmp_path / "a", **settings)
-    cached = open_training(folders, tmp_path / "b", cache_features=tmp_path / "cache", **settings)
-    assert isinstance(cached.lessons.rows, Cached)
-    for _ in range(2):
-        torch.testing.assert_close(
-            computed.lessons.update(), cached.lessons.update(), rtol=2e-3, atol=1e-4
-        )
-
-
 def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
     more = write_tokens(tmp_path / "more", "tiny", folders / "model", (4, 4), 12)
     training = open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{more}")
@@ -290,10 +265,6 @@ LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, 
            "emu3": {"target_size": "32x32"}, "emu3_5": {"target_size": "64"}, "liquid": {},
            "lumina_mgpt2": {"target_size": "32"}}  # fmt: skip
 
-WRITERS = {"janus_pro": write_janus, "emu3": write_emu3, "emu3_5": write_emu3_5,
-           "liquid": write_liquid, "lumina_mgpt2": write_lumina2}  # fmt: skip
-
-
 # a second layer with one model only; `make test-all` tries it with all
 EXPORTS = [(model, 1 + (model == "tiny")) for model in LAYOUTS]
 MORE = [(model, 2 - (model == "tiny")) for model in LAYOUTS]
@@ -305,12 +276,12 @@ MORE = [(model, 2 - (model == "tiny")) for model in LAYOUTS]
 def test_an_exported_drafter_decodes_what_ar_decodes(model, layers, tmp_path, monkeypatch) -> None:
     if model == "llamagen":
         folder = write_llamagen(tmp_path)
-        target = open_llamagen(llamagen_settings(folder, "fp32")).target
+        target = open_llamagen(small_settings(folder, "fp32", model="llamagen")).target
         monkeypatch.setattr("runs.training.train.open_target", lambda run: target)
-    elif model in WRITERS:
-        folder = WRITERS[model](tmp_path / "model")
+    elif model == "lumina_mgpt":
+        folder = write_checkpoint(tmp_path / "model", LUMINA)
     else:
-        folder = write_checkpoint(tmp_path / "model", LUMINA if model == "lumina_mgpt" else Sizes())
+        folder = SMALL[model].write(tmp_path)
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
     write_tokens(tmp_path / "tokens", model, folder, grid, 8)
     out = tmp_path / "out"
@@ -360,18 +331,6 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
     with pytest.raises(SettingsError, match="--layers: expected 1, as --start_from has, got 2"):
         open_training(folders, tmp_path / "c", start_from=start, layers=2)
-
-
-def test_the_average_is_exported(folders, tmp_path) -> None:
-    training = open_training(folders, tmp_path, ema=0.9)
-    for _ in range(3):
-        training.lessons.update()
-    weight, average = training.lessons.head.fc.weight, training.lessons.average
-    current = weight.detach().clone()
-    with average.applied():
-        assert torch.equal(weight, average.values["fc.weight"])
-        assert not torch.equal(weight, current)
-    assert torch.equal(weight, current)
 
 
 def test_flags_change_what_is_learnt(folders, tmp_path) -> None:

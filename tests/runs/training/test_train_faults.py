@@ -90,14 +90,6 @@ def test_damaged_files_are_named_in_one_line(folders, copy, capsys, fault):
     assert said.startswith("error: ") and Path(name).name in said
 
 
-@pytest.mark.parametrize("flag", ["output_dir", "cache_features"])
-@pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])
-def test_places_that_cannot_be_written_are_refused(folders, tmp_path, capsys, flag, place):
-    (tmp_path / "file").write_text("")
-    code, said = train(folders, tmp_path, capsys, **{flag: tmp_path / place})
-    assert code == 2 and len(said.splitlines()) == 1 and said.startswith(f"error: --{flag} ")
-
-
 def test_more_steps_than_the_checkpoint_has_point_to_start_from(folders, copy, capsys):
     code, said = train(folders, copy, capsys, steps=3)
     assert code == 2 and "--steps: expected 2, as the checkpoint in" in said

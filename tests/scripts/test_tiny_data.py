@@ -1,4 +1,4 @@
-"""Training images: rendered scenes, or crops of a folder of pictures."""
+"""What the tiny model is trained on: rendered scenes or crops of pictures, and its tokenizer."""
 
 import json
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scenes.captions import caption
 from scenes.scene import sample_scene
-from scripts.tiny.images import (
-    Split,
-    caption_from_name,
-    make_images,
-    pictures_of,
-    random_crop,
-    read_pictures,
+from scripts.tiny.images import Split, make_images, pictures_of, read_pictures
+from scripts.tiny.make_tokenizer import (
+    CLOSING_NAMES,
+    LEADING_NAMES,
+    build_tokenizer,
+    image_token_name,
 )
 
 
@@ -43,12 +43,6 @@ def test_rendering_resumes_after_a_torn_line(tmp_path) -> None:
     record = json.loads(records[3])
     assert record["index"] == 3
     assert record["background"] == sample_scene("test", 3).attributes()["background"]
-
-
-def test_another_count_is_refused(tmp_path) -> None:
-    make_images(work_dir=str(tmp_path), split="test", count=3)
-    with pytest.raises(ValueError, match=r"images_test\.npy: expected uint8 \(4, "):
-        make_images(work_dir=str(tmp_path), split="test", count=4)
 
 
 def test_held_out_pictures_are_never_trained_on(pictures, tmp_path) -> None:
@@ -82,34 +76,12 @@ def test_cropping_resumes_with_the_same_crops(pictures, tmp_path) -> None:
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "torn" / name).read_bytes()
 
 
-def test_crops_are_inside_and_show_the_picture_at_several_scales() -> None:
-    ramp = np.arange(400, dtype=np.float32) / 400 * 255  # brightness tells where a column was
-    picture = Image.fromarray(np.tile(ramp.astype(np.uint8)[None, :, None], (400, 1, 3)))
-    crops = [random_crop(picture, np.random.default_rng(seed)) for seed in range(60)]
-    widths = [abs(int(crop[0, -1, 0]) - int(crop[0, 0, 0])) / 255 for crop in crops]
-    mirrored = sum(crop[0, 0, 0] > crop[0, -1, 0] for crop in crops)
-    assert 0.3 < min(widths) < 0.45 and 0.85 < max(widths) < 1.0
-    assert 20 < mirrored < 40
-
-
 def test_a_file_of_captions_is_read_and_faulty_pictures_are_left_out(pictures, capsys) -> None:
     names = sorted(path.name for path in pictures.iterdir())
     records = [{"file": names[0], "caption": "a wall"}, {"file": "gone.png", "caption": "a gap"}]
     (pictures / "captions.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     assert [(id, text) for id, text, _ in read_pictures(pictures)] == [(names[0], "a wall")]
     assert "left out: gone.png" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("stem", "caption"),
-    [
-        ("n01484850_great_white_shark", "great white shark"),
-        ("red-fox 12", "red fox"),
-        ("1984", "1984"),
-    ],
-)
-def test_names_are_captions(stem, caption) -> None:
-    assert caption_from_name(stem) == caption
 
 
 @pytest.mark.parametrize(
@@ -135,3 +107,43 @@ def test_a_file_that_is_no_picture_is_named(pictures, tmp_path) -> None:
 def test_missing_images_are_named(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"images_train\.npy: not found"):
         Split.read(tmp_path, "train")
+
+
+FIRST_TEXT_ID = 1032
+
+
+def _texts(count: int) -> list[str]:
+    return [caption(sample_scene("train", i), i) for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(iter(_texts(800)))
+
+
+def test_layout_of_ids(tokenizer):
+    assert [tokenizer.token_to_id(name) for name in LEADING_NAMES] == [0, 1, 2, 3]
+    assert image_token_name(53) == "IMGIMGFDZ"
+    assert image_token_name(1023) == "IMGIMGBACDZ"
+    codes = [tokenizer.token_to_id(image_token_name(code)) for code in (0, 53, 1023)]
+    assert codes == [4, 57, 1027]
+    assert [tokenizer.token_to_id(name) for name in CLOSING_NAMES] == [1028, 1029, 1030, 1031]
+    size = tokenizer.get_vocab_size()
+    assert size % 64 == 0
+    assert sorted(tokenizer.get_vocab().values()) == list(range(size))
+
+
+@pytest.mark.parametrize(
+    "text", ["🌲🐟 emoji", "一只红色的狐狸", "naïve café\n\ttabs", "\x00\x7f", "a red circle"]
+)
+def test_any_text_round_trips_without_unk(tokenizer, text):
+    ids = tokenizer.encode(text).ids
+    assert tokenizer.decode(ids) == text.lower()
+    assert min(ids) >= FIRST_TEXT_ID
+
+
+def test_caption_words_are_single_tokens(tokenizer):
+    for word in ("circle", "background", "purple", "checkered", "left"):
+        assert len(tokenizer.encode(f" {word}").ids) == 1
+    lengths = [len(tokenizer.encode(text).ids) for text in _texts(200)]
+    assert max(lengths) <= 32

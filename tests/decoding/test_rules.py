@@ -1,4 +1,6 @@
-"""Every acceptance rule in the engine, fp64: streams by image and position, batches, T = 0."""
+"""Every acceptance rule in the engine, fp64: streams by image and position, batches, T = 0; and
+published formulas. Distributions are in `test_exactness`, images in `test_distribution`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,19 @@ from functools import cache
 
 import pytest
 import torch
-from fakes import codes
+from fakes import DictatedStreams, codes, tree_of
+from rules import Distributions, noise_of, one_round
 from test_engine import JOBS, VOCAB
 
 from configs.acceptance import GsdSettings, PathSettings
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
-from decoding.noise import NoiseShape, PositionalNoise, stream_key
+from decoding.noise import ImageNoise, NodeNoise, NoiseShape, stream_key, uniform, uniform_at
+from decoding.policies.static import StaticTree, rank_paths
 from decoding.sampling import SamplingDistribution
+from decoding.verifiers.host import trees_on_host
+from decoding.verifiers.rejection import Rejection
+from decoding.verifiers.spectr import selection_ratio
+from decoding.verifiers.traversal import Block
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -74,7 +82,7 @@ def test_images_do_not_depend_on_their_batch(name, distribution, made) -> None:
     assert made(name, distribution, 3) == made(name, distribution, 1)
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
+@pytest.mark.parametrize("name", [*LOSSLESS, "gsd", "path_explore", "path_relax"])
 def test_temperature_0_is_plain_decoding(name, made) -> None:
     assert made(name, GREEDY, 3) == made("plain", GREEDY, 1)
 
@@ -89,19 +97,54 @@ def test_relaxed_images_are_others(made) -> None:
     assert made("lantern_coupled", WARM, 1) != made("plain", WARM, 1)
 
 
-def test_draws_differ_by_round_and_by_parent() -> None:
-    noise = PositionalNoise(NoiseShape(6, 4, False, torch.float64, torch.device("cpu")), 2)
-    keys = torch.tensor([[stream_key(7, "draft 0")], [stream_key(8, "draft 3")]])
-    position, parents = torch.tensor([[0], [2]]), torch.arange(3)
-    draws = noise.draft(keys, position, parents)
-    assert draws.shape == (2, 3, 4) and draws.unique().numel() == draws.numel()
-    assert not torch.isin(noise.draft(keys, position + 1, parents), draws).any()
-    keys[0] = stream_key(7, "draft 1")
-    later = noise.draft(keys, position, parents)
-    assert not torch.isin(later[0], draws[0]).any() and torch.equal(later[1], draws[1])
+IDS = 8
+STATIC, CHAIN = StaticTree(rank_paths("root:3 0:2 1:1")), StaticTree(rank_paths("root:1 0:1"))
 
 
-def test_greedy_draws_hold_no_noise() -> None:
-    noise = PositionalNoise(NoiseShape(6, 4, True, torch.float64, torch.device("cpu")), 2)
-    draws = noise.draft(torch.tensor([[7], [8]]), torch.tensor([[0], [2]]), torch.arange(3))
-    assert draws.shape == (2, 3, 1) and not draws.any()
+def test_an_empty_residual_is_an_error() -> None:
+    """p holds one token, the number says that it is refused: only rounding can do so."""
+    tree = tree_of([0, 2], [0, 0])
+    log_p = torch.full((1, 2, IDS), -torch.inf)
+    log_p[..., 2] = 0
+    with pytest.raises(FloatingPointError, match="--verifier rejection: all children were refused"):
+        Rejection()(tree, log_p, DictatedStreams(torch.zeros(1, 2, IDS), number=1.0))
+
+
+def test_single_numbers_are_those_of_whole_rows() -> None:
+    for seed in (0, 7, 2**62 + 5):
+        key, positions = stream_key(seed, "accept"), torch.arange(40)
+        rows = uniform(key, positions, 30)
+        assert [[uniform_at(key, p, c) for c in range(30)] for p in range(40)] == rows.tolist()
+        shape = NoiseShape(99, 30, False, torch.float64, torch.device("cpu"))
+        assert ImageNoise(seed, 5, shape).accept(3, 2) == rows[8, 2]
+
+
+def test_the_ratio_of_spectr_solves_its_equation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.randn(2, 50, 9, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+    for image, (p, q) in enumerate(zip(*pairs.numpy(), strict=True)):
+        count = 1 + image % 4
+        rho = selection_ratio(p, q, count)
+        beta = torch.minimum(torch.tensor(q), torch.tensor(p / rho)).sum()
+        assert 1 <= rho <= count
+        torch.testing.assert_close(1 - (1 - beta) ** count, rho * beta)
+
+
+def test_blocks_are_accepted_by_the_published_formula() -> None:
+    """p_i and h_i of a chain, computed as the paper writes them, in a tree with other nodes."""
+    laws, images, steps = Distributions(IDS, 3), 200, 3
+    policy, noise = StaticTree(rank_paths("root:2 0:2 00:1 01:1")), noise_of(range(200), 4, IDS)
+    tree, verdict = one_round(laws, policy, "sampled", Block(), noise)
+    root = torch.zeros(images, 1, dtype=torch.long)
+    numbers = NodeNoise(noise, tree.depths, root).images()
+    for image, one in enumerate(trees_on_host(tree, laws.log_p[laws.rows(tree)])):
+        weight, longest, node = 1.0, 0, 0
+        for i in range(1, steps + 1):
+            p, q = one.p(node), one.q(node)
+            node = one.children[node][0]
+            weight = min(weight * p[one.tokens[node]] / q[one.tokens[node]], 1.0)
+            total = float((weight * one.p(node) - one.q(node)).clip(min=0).sum())
+            chance = weight if i == steps else total / (total + 1 - weight)
+            if numbers[image].accept(0, node) < chance:
+                longest = i
+        assert int(verdict.accepted[image]) == longest

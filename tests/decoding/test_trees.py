@@ -1,0 +1,258 @@
+"""Draft trees by brute force; dynamic ones against EAGLE-2 (arXiv 2406.16858) in plain Python,
+static ones against rank paths followed by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from fakes import (
+    MadeNoise,
+    Path,
+    PathDrafter,
+    path_to,
+    random_distribution,
+    random_tree,
+    round_of,
+    scored_paths,
+    tree_of,
+)
+
+from configs.method_table import TREES
+from decoding.graft import HALVED, REFRESH, Chain, graft, verify_gain
+from decoding.graphs import TreeShape, largest_of
+from decoding.noise import gumbel
+from decoding.policies.dynamic import DynamicTree, best_nodes
+from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
+from decoding.proposals import PROPOSALS, TopK
+from decoding.tree import DraftTree
+
+VOCAB, DECIDED = 9, (3, 8)
+
+
+def noise_at(image: int, position: int, proposal: str) -> torch.Tensor:
+    if proposal == "topk":
+        return torch.zeros(VOCAB, dtype=torch.float64)
+    return gumbel(image, "target", torch.tensor([position]), VOCAB)[0]
+
+
+def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
+    """Grow level by level from the best `width` nodes of the last level; keep the best `nodes` of
+    the whole pool.
+    """
+    pool: dict[Path, float] = {}
+    selected: dict[Path, float] = {(): 0.0}
+    for level in range(shape.depth):
+        newest: dict[Path, float] = {}
+        for path, score in selected.items():
+            noise = noise_at(image, DECIDED[image] + level, proposal)
+            chances = (random_distribution(image, path) + noise).log_softmax(-1)
+            best = chances.topk(min(shape.width, VOCAB))
+            for token, gain in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+                newest[(*path, token)] = score + gain
+        pool |= newest
+        selected = dict(sorted(newest.items(), key=lambda item: -item[1])[: shape.width])
+    return dict(sorted(pool.items(), key=lambda item: -item[1])[: shape.nodes])
+
+
+def grow(shapes: list[TreeShape], proposal: str) -> DraftTree:
+    def noise(positions: torch.Tensor) -> torch.Tensor:
+        rows = enumerate(positions.tolist())
+        return torch.stack(
+            [torch.stack([noise_at(i, p, proposal) for p in row]) for i, row in rows]
+        )
+
+    policy, drafter = DynamicTree(largest_of(shapes)), PathDrafter(random_distribution)
+    round = round_of(shapes, DECIDED[: len(shapes)], MadeNoise(noise))
+    return policy.grow(round, drafter, PROPOSALS[proposal]())
+
+
+SHAPES = [
+    *([shape] * 2 for shape in (
+        TreeShape(1, 3, 2), TreeShape(4, 3, 10), TreeShape(5, 2, 100), TreeShape(3, 20, 30),
+        TreeShape(6, 1, 4),
+    )),
+    # images of different shapes must not disturb each other
+    [TreeShape(5, 2, 7), TreeShape(2, 4, 12)],
+    [TreeShape(4, 3, 6), TreeShape(0, 3, 6)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("proposal", ["topk", "coupled"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_trees_are_those_of_eagle2(shapes, proposal) -> None:
+    tree = grow(shapes, proposal)
+    for image, shape in enumerate(shapes):
+        assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 8, 15])
+def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
+    """A child that is certain has its parent's score; published code keeps such children without
+    their parents.
+    """
+    generator = torch.Generator().manual_seed(nodes)
+    tree = random_tree(generator, 20, 15, vocab=4)
+    scores = torch.zeros_like(tree.scores)
+    for node in range(1, 16):
+        step = -torch.randint(2, (20,), generator=generator).double()
+        scores[:, node] = scores.gather(1, tree.parents[:, node : node + 1])[:, 0] + step
+    tied = replace(tree, scores=scores)
+    shape = TreeShape(9, 9, nodes)
+    kept = best_nodes(tied, scores, round_of([shape] * 20))
+    for image in range(20):
+        best = sorted(scores[image, 1:].tolist())[15 - nodes :]
+        assert sorted(kept.scores[image, 1:].tolist()) == best
+        whole = {path_to(tied, image, node) for node in range(16)}
+        paths = [path_to(kept, image, node) for node in range(1, nodes + 1)]
+        assert set(paths) <= whole and len(set(paths)) == nodes
+        assert all(path[:-1] == () or path[:-1] in paths for path in paths)
+
+
+def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
+    """Under top-k sampling the drafter's distribution may have fewer tokens than a node may have
+    children.
+    """
+
+    def narrow(image: int, path: Path) -> torch.Tensor:
+        distribution = random_distribution(image, path)
+        excluded = distribution < distribution.topk(2).values[-1]
+        return distribution.masked_fill(excluded, -torch.inf).log_softmax(-1)
+
+    policy = DynamicTree(TreeShape(3, 5, 40))
+    tree = policy.grow(round_of([policy.largest]), PathDrafter(narrow), PROPOSALS["topk"]())
+    assert len(scored_paths(tree, 0)) == 2 + 4 + 8
+
+
+PUBLISHED = {  # nodes per level, nodes with children, leaves
+    "mc_sim_7b_63": ([4, 8, 8, 3, 2], 10, 15),
+    "mc_sim_7b_63_balanced": ([3, 8, 9, 3, 2], 9, 16),
+    "naive_extend_57": ([5, 13, 16, 14, 9], 24, 33),
+    "medusa_2_7b_63": ([10, 23, 23, 7], 21, 42),
+    "reverse_balanced_25": ([3, 4, 6, 5, 7], 10, 15),
+    "chain": ([1, 1, 1, 1, 1], 4, 1),
+}
+
+
+def test_every_tree_of_the_command_line_is_there() -> None:
+    assert set(TREES) == set(NAMED_TREES) == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_sizes_are_the_published_ones(name) -> None:
+    paths = rank_paths(NAMED_TREES[name])
+    levels, inner, leaves = PUBLISHED[name]
+    assert len(set(paths)) == len(paths) == sum(levels)
+    per_level = Counter(map(len, paths))
+    assert [per_level[d] for d in range(1, len(levels) + 1)] == levels
+    parents = {path[:-1] for path in paths}
+    assert parents <= {(), *paths}, "every node's parent is a node"
+    assert len(parents - {()}) == inner
+    assert len(set(paths) - parents) == leaves
+    assert paths == sorted(paths, key=lambda path: (len(path), path))
+    without_gaps = (path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)
+    assert all(without_gaps)
+
+
+def by_hand(paths: list[Path], image: int) -> dict[Path, float]:
+    """Token paths and scores that the rank paths select."""
+    selected: dict[Path, tuple[Path, float]] = {(): ((), 0.0)}
+    for ranks in paths:
+        tokens, score = selected[ranks[:-1]]
+        best = random_distribution(image, tokens, vocab=12).sort(descending=True)
+        token, gain = int(best.indices[ranks[-1]]), float(best.values[ranks[-1]])
+        selected[ranks] = (*tokens, token), score + gain
+    return dict(list(selected.values())[1:])
+
+
+@pytest.mark.parametrize("depth", [9, 2])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_grown_tree_follows_the_ranks(name, depth) -> None:
+    """An image near its end drafts two levels only; the other one's tree stays whole."""
+    policy = StaticTree(rank_paths(NAMED_TREES[name]))
+    cut = policy.largest._replace(depth=min(depth, policy.largest.depth))
+    drafter = PathDrafter(lambda image, path: random_distribution(image, path, vocab=12))
+    tree = policy.grow(round_of([policy.largest, cut]), drafter, TopK())
+    for image, shape in enumerate((policy.largest, cut)):
+        paths = [path for path in rank_paths(NAMED_TREES[name]) if len(path) <= shape.depth]
+        assert scored_paths(tree, image) == pytest.approx(by_hand(paths, image))
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_absent_nodes_are_no_levels(generator) -> None:
+    tree = random_tree(generator, 2, 9, vocab=4)
+    scores = tree.scores.masked_fill(tree.depths == tree.depths.amax(1, keepdim=True), -torch.inf)
+    shorter = replace(tree, scores=scores)
+    assert torch.equal(shorter.levels, tree.levels - 1)
+    assert torch.equal(shorter.present.sum(1), (scores > -torch.inf).sum(1))
+
+
+IDS, WINDOW = 3, 5
+
+
+def chain(generator: torch.Generator, images: int, reach: int = WINDOW) -> Chain:
+    tokens = torch.randint(IDS, (images, WINDOW), generator=generator)
+    hits = torch.rand(images, WINDOW, generator=generator, dtype=torch.float64).log()
+    return Chain(tokens, hits, torch.full((images, 1), reach))
+
+
+def grafted_paths(tree: DraftTree, image: int, ahead: Chain) -> dict[Path, float]:
+    """The chances of all paths: those of the tree, better where they are foreseen, and their
+    continuations.
+    """
+    tokens, hits = ahead.tokens[image].tolist(), ahead.log_hits[image].exp().tolist()
+    chances: dict[Path, float] = {(): 1.0}
+    paths = {n: path_to(tree, image, n) for n in tree.present[image].nonzero().flatten().tolist()}
+    for node, path in paths.items():
+        if path:
+            above = tree.scores[image, tree.parents[image, node]]
+            chance, step = math.exp(float(tree.scores[image, node] - above)), len(path) - 1
+            if step < WINDOW and path[-1] == tokens[step]:
+                chance = max(chance, hits[step])
+            chances[path] = chances[path[:-1]] * chance
+    for path in list(chances):
+        while len(path) < min(WINDOW, int(ahead.reach[image])):
+            longer = (*path, tokens[len(path)])
+            chances.setdefault(longer, chances[path] * hits[len(path)])
+            path = longer
+    return chances
+
+
+@pytest.mark.parametrize("reach", [0, 2, WINDOW, 9])
+@pytest.mark.parametrize("nodes", [1, 6])
+def test_every_path_once_with_its_chance(nodes, reach) -> None:
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        tree = random_tree(generator, 2, nodes, IDS, absent=0.2)
+        ahead = chain(generator, 2, reach)
+        found, _ = graft(tree, ahead)
+        for image in range(2):
+            present = found.present[image].nonzero().flatten().tolist()
+            paths = [path_to(found, image, node) for node in present]
+            scores = dict(zip(paths, found.scores[image, present].exp().tolist(), strict=True))
+            assert len(scores) == len(paths)  # nothing twice
+            assert scores == pytest.approx(grafted_paths(tree, image, ahead))
+            assert [len(path) for path in paths] == found.depths[image, present].tolist()
+            assert found.height >= max(map(len, paths))
+
+
+def test_the_best_path_and_its_continuation_are_renewed() -> None:
+    scores = [math.log(chance) for chance in (1.0, 0.6, 0.3, 0.1, 0.2)]
+    tree = tree_of([0, 1, 2, 0, 1], [0, 0, 0, 1, 2], scores=scores)
+    ahead = Chain(torch.tensor([[0, 0, 2, 2]]), torch.full((1, 4), 0.5).log(), torch.tensor([[4]]))
+    found, best = graft(tree, ahead)
+    extra = (verify_gain(found, best) - found.scores.exp())[0]
+    nodes = extra.gt(1e-6).nonzero().flatten().tolist()
+    renewed = {path_to(found, 0, node): float(extra[node]) for node in nodes}
+    # (1, 0) is foreseen: 0.3 instead of 0.1, more than 0.2 of (2, 1)
+    paths = (), (1,), (1, 0), (1, 0, 2), (1, 0, 2, 2)
+    expected = {path: REFRESH * 2 ** -((len(path) / HALVED) ** 2) for path in paths}
+    assert renewed == pytest.approx(expected)

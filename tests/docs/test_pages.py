@@ -1,0 +1,242 @@
+"""The documentation names what exists, in few and plain words; its links and figures are right."""
+
+import ast
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from markdown_pages import PAGES, anchors, blocks, links, prose, read
+from program import FOLDERS
+
+import main
+from configs.command_line import read_words
+from configs.commands import COMMANDS, flags_of
+from configs.gone import GONE_FLAGS
+from configs.targets import ROOT
+from eval.report.speed import PUBLISHED
+from scripts.tools.command_reference import GUIDES, page
+
+ABSENT = (
+    "ckpts/anole",
+    "ckpts/lumina_mgpt",
+    "ckpts/llamagen",
+    "ckpts/janus_pro",
+    "ckpts/emu3",
+    "ckpts/emu3_5",
+    "ckpts/glm_image",
+    "ckpts/liquid",
+    "ckpts/lumina_mgpt2",
+    "ckpts/metrics",
+)  # users put public weights there
+PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
+# of scripts, of torchrun and the hub's client, of fire
+OTHERS = {"runs", "nproc_per_node", "local", "help", "small", "thin", "output", "images", "tau"}
+OTHERS |= {"measured", "version"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_are_run_exist(page: str) -> None:
+    for module in re.findall(r"python -m ((?:scripts|scenes|eval)[\w.]*\w)", read(page)):
+        source = ROOT / Path(*module.split(".")).with_suffix(".py")
+        assert "run_script" in source.read_text(encoding="utf-8"), f"{page}: {module}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_of_the_checkout_exist(page: str) -> None:
+    found = re.findall(rf"(?:^|[\s`(=,])((?:{'|'.join(PLACES)})/[\w./-]*\w)", read(page))
+    made = {block.mark("file") for block in blocks(page)}
+    missing = {
+        name for name in found if not (ROOT / name).exists() and not name.startswith(ABSENT)
+    } - made
+    assert not missing, f"{page} names {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_can_be_typed(page: str) -> None:
+    """Their flags exist and have values, once each; what the values mean is not looked at."""
+    for command, *rest in commands(page):
+        if not {"--help", "-h", "--version"} & {command, *rest}:
+            read_words(command, rest)
+
+
+def test_every_command_is_shown() -> None:
+    assert {words[0] for page in PAGES for words in commands(page)} >= set(COMMANDS)
+
+
+def commands(page: str) -> list[list[str]]:
+    """The words of a page's commands."""
+    text = "".join(block.text for block in blocks(page) if block.language == "bash")
+    text = re.sub(r"\$\([^)]*\)", "1", text)  # what the shell puts in place
+    lines = text.replace("\\\n", " ").splitlines()
+    starts = ("python main.py", "adt-tree", ".venv/bin/adt-tree")
+    found = []
+    for line in map(str.strip, lines):
+        if start := next((s for s in starts if line.startswith(f"{s} ")), None):
+            found.append(_before_shell(shlex.split(line, comments=True)[len(start.split()) :]))
+    return found
+
+
+def _before_shell(words: list[str]) -> list[str]:
+    """The words of a command before a pipe or a redirection."""
+    ends = [n for n, word in enumerate(words) if word[0] in "|>&;"]
+    return words[: min(ends, default=len(words))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/commands.md"])
+def test_flags_in_the_text_exist(page: str) -> None:
+    known = {name for command in COMMANDS for name in flags_of(command)} | OTHERS
+    for name in re.findall(r"--([a-z]\w*)(?!\*)\b", prose(page)):
+        gone = page == "docs/results/tried.md" and name in GONE_FLAGS
+        assert gone or {name, name.removeprefix("no")} & known, f"{page}: --{name}"
+
+
+PROSE = [page for page in PAGES if page.startswith(("docs/", "README")) and "commands" not in page]
+# words that a reader stumbles over -> the usual one
+PLAIN = {
+    r"\banew\b": "again",
+    r"\bbesides\b": "as well",
+    r", too\b": "as well",
+    r"\bin place of\b": "instead of",
+    r"\b(lies?|lie) in\b": "is in",
+    r"\bcomes? to\b": "is",
+    r"\bpays\b": "is faster",
+    r"\bSR\b": "speed-up",
+}
+SOURCES = ("*.py", "*.sh", "*.yaml")
+HERE = ("tests", ".venv", ".git", "work", "outputs")
+
+
+def test_the_documentation_has_few_pages_and_lines() -> None:
+    pages = [page for page in PAGES if page.startswith("docs/")]
+    assert len(pages) <= 26
+    assert sum(read(page).count("\n") for page in pages) <= 3000
+    assert read("README.md").count("\n") <= 110
+
+
+@pytest.mark.parametrize("page", PROSE)
+def test_guides_use_plain_words(page: str) -> None:
+    for word, better in PLAIN.items():
+        found = re.search(word, prose(page))
+        assert not found, f"{page}: {found[0]!r}; say {better!r}"
+
+
+def test_code_names_pages_that_exist() -> None:
+    paths = [path for kind in SOURCES for path in ROOT.rglob(kind)]
+    for path in paths:
+        if path.relative_to(ROOT).parts[0] not in HERE:
+            for name in re.findall(r"docs/[\w/]+\.(?:md|json)", path.read_text(encoding="utf-8")):
+                assert (ROOT / name).exists(), f"{path.relative_to(ROOT)} names {name}"
+
+
+def target(page: str, link: str) -> tuple[Path, str]:
+    """The file and the anchor that a link on a page leads to."""
+    name, _, anchor = link.partition("#")
+    return ((ROOT / page).parent / name if name else ROOT / page).resolve(), anchor
+
+
+@pytest.mark.parametrize("page", (*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"))
+def test_links_lead_somewhere(page: str) -> None:
+    for link in links(page):
+        path, anchor = target(page, link)
+        assert path.exists(), f"{page}: {link}"
+        assert not anchor or anchor in anchors(path), f"{page}: {link} has no such heading"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen, rest = set(), ["README.md"]
+    while rest:
+        page = rest.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        paths = [target(page, link)[0] for link in links(page)]
+        rest += [str(p.relative_to(ROOT)) for p in paths if p.suffix == ".md" and ROOT in p.parents]
+    assert not set(PAGES) - seen
+
+
+@pytest.mark.parametrize("drawing", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda p: p.name)
+def test_drawings_have_a_title_and_a_dark_variant(drawing: Path) -> None:
+    root = ElementTree.parse(drawing).getroot()
+    names = {child.tag.rpartition("}")[2] for child in root}
+    assert {"title", "desc", "style"} <= names
+    assert "prefers-color-scheme: dark" in drawing.read_text(encoding="utf-8")
+
+
+def test_the_command_reference_is_up_to_date() -> None:
+    stored = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    assert stored == page(), "run `python -m scripts.tools.command_reference`"
+
+
+def test_every_flag_of_every_command_is_on_the_page() -> None:
+    text = page()
+    for flag in {flag for command in COMMANDS for flag in flags_of(command)}:
+        assert f"`--{flag}" in text, flag
+
+
+def test_its_examples_can_be_typed() -> None:
+    for command, (example, _) in GUIDES.items():
+        read_words(command, shlex.split(example))
+
+
+ROWS = {("ar", False): "ar", ("eagle2", False): "eagle2", ("eagle2", True): "lantern"}
+ROWS |= {("adt", False): "adt", ("adt", True): "adt_lantern"}
+PROMPTS = {"MSCOCO2017Val": "coco", "PartiPrompts": "parti"}
+
+
+def test_the_page_has_every_published_figure() -> None:
+    lines = read("docs/paper.md").splitlines()
+    for (_, prompts, _, method, relaxed), cell in PUBLISHED.items():
+        figures = (cell.speedup, cell.tau, cell.mean_depth)
+        shown = ["-" if figure is None else f"{figure:.2f}" for figure in figures]
+        shown.append("-" if cell.clip is None else f"{cell.clip:.4f}")
+        names = f"`{PROMPTS[prompts]}` | `{ROWS[method, relaxed]}`"
+        assert f"| {names} | {' | '.join(shown)} |" in lines
+
+
+PAGE = "docs/troubleshooting.md"
+LEAST = 6  # letters of a piece that say anything
+
+
+def pieces(text: str) -> list[str]:
+    """The pieces of a text between its gaps."""
+    return [piece.strip() for piece in re.split("…|\n", text) if piece.strip()]
+
+
+@cache
+def strings() -> str:
+    """The text of all string constants of the program; what is put in later is a gap."""
+    found = []
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] in (*FOLDERS, "main.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
+                    found.append("".join(map(str, parts)))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("text", [b.text for b in blocks(PAGE) if b.language == "text"])
+def test_a_text_occurs_in_the_code(text: str) -> None:
+    told = [piece for piece in pieces(text) if len(piece) >= LEAST]
+    assert told
+    for piece in told:
+        assert piece in strings(), piece
+
+
+@pytest.mark.parametrize("text", [b.text for b in blocks(PAGE) if b.language == "console"])
+def test_a_command_says_so(text, capsys, tmp_path, monkeypatch) -> None:
+    """Commands that end before anything is loaded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    typed, said = text.strip().split("\n")
+    words = shlex.split(typed.removeprefix("$ python main.py"))
+    assert words[0] in COMMANDS
+    assert main.main(words) == 2
+    wanted = ".*".join(re.escape(piece) for piece in said.split("…"))
+    *_, told = capsys.readouterr().err.strip().split("\n")  # libraries warn on lines before it
+    assert re.fullmatch(wanted, told)
