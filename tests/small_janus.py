@@ -13,8 +13,16 @@ from torch import Tensor
 from transformers import JanusConfig, JanusForConditionalGeneration
 
 from models.files.network import public_state
-from models.targets.janus import BEGIN_IMAGE, BOS, PAD, JanusNetwork, JanusPro, janus_keys
-from models.targets.janus_config import AUTHORS, TRANSFORMERS
+from models.targets.janus import (
+    AUTHORS,
+    BEGIN_IMAGE,
+    BOS,
+    PAD,
+    TRANSFORMERS,
+    JanusNetwork,
+    JanusPro,
+    janus_keys,
+)
 
 SPECIAL = (
     BOS, "<｜end▁of▁sentence｜>", PAD, "<|User|>", "<|Assistant|>", "<image_placeholder>",

@@ -8,18 +8,29 @@ counts its positions from its own first token.
 Keys have three layouts: transformers' of today (`model.text_model.*`), the one of the public files
 (`text_model.model.*`, BAAI/Emu3-Gen-hf), and the authors' (`model.*`, BAAI/Emu3-Gen, whose
 config.json is flat).
+
+Emu3.5-Image (arXiv 2510.26583) is Emu3 with norms on queries and keys, and 131,072 image codes.
+A sequence is `<|extra_203|>You are a helpful assistant for t2i task. USER: text ASSISTANT:
+<|extra_100|><|image start|>64*64<|image token|>`, then 64 rows of 64 tokens, with
+`<|extra_200|>` between rows. The unconditional row has no task and no text. The authors let the
+model write a plan before the image, or none, as it likes; here the image begins at once, in the
+size that was asked for.
 """
 
 import unicodedata
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from PIL import Image
 from tokenizers import Tokenizer
 
 from configs.downloads import failed_download
-from configs.targets import TARGETS, parse_size
+from configs.targets import ROOT, TARGETS, parse_size
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
+from models.codecs.codec import Fit
 from models.codecs.movq import MovqFiles, movq_files, movq_sizes
+from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
 from models.files.entries import filled, require_model
 from models.files.gather import all_of
 from models.files.names import HUB_TOKENIZER
@@ -29,7 +40,7 @@ from models.files.tiktoken import read_ranks, tokenizer_of
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
 from models.targets.family import Family
-from models.targets.llama import decoder_keys, decoder_network, llama_spec
+from models.targets.llama import decoder_keys, decoder_network, llama_spec, wide_llama_spec
 from models.targets.prompts import Prompts, Words
 from support.json_files import read_object
 
@@ -62,6 +73,14 @@ _DEFAULTS = {
     "rms_norm_eps": 1e-5,
 }
 _THETA = 1e6
+# of Emu3.5
+_ANSWER = "<|extra_100|>"
+_DEFAULTS_3_5 = {"head_dim": 128, "eoi_token_id": 151853}  # the authors'
+# Of the largest image, and 2,000 for a prompt. Caches have room for all positions, and the 32,768
+# that the model was trained on would take five times the memory.
+_POSITIONS = 6272
+# where the authors' repository and hub keep the other parts
+_CODEC, _WORDS = "Emu3.5-VisionTokenizer", "tokenizer_emu3_ibq"
 
 
 class Emu3Vocab(Words):
@@ -170,3 +189,70 @@ class Emu3(Family):
         with naming(folder):
             self.entries(config)  # of this family
         return movq_files(folder, config)
+
+
+class Emu35Prompts(Emu3Prompts):
+    """The authors' request for a picture; the other row: the same without a task and a text."""
+
+    sizes = TARGETS["emu3_5"].sizes
+
+    def ids(self, text: str) -> list[int]:
+        return self._asked(f" for t2i task. USER: {text}")
+
+    def empty(self, row: list[int]) -> list[int]:
+        return self._asked(". USER: ")
+
+    def _asked(self, request: str) -> list[int]:
+        text = unicodedata.normalize("NFC", f"You are a helpful assistant{request} ASSISTANT: ")
+        return self.framed(self.words[BOS], text, self.words[_ANSWER])
+
+
+class Emu35(Emu3):
+    """Text-to-image with an Emu3.5 or Emu3.5-Image checkpoint."""
+
+    name = "emu3_5"
+    prompts = Emu35Prompts
+    fit = Fit(Image.Resampling.BICUBIC, halves=False)
+
+    def entries(self, config: dict) -> dict:
+        """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
+        entries = super().entries(config)
+        return {name: value for name, value in entries.items() if name != "head_dim"}
+
+    def spec(self, config: dict) -> TransformerSpec:
+        width = filled(config, _DEFAULTS_3_5)["head_dim"]
+        return replace(wide_llama_spec(self.entries(config), width, _POSITIONS), qk_rms=True)
+
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        spec = self.spec(config)
+        if vocab is None:  # image codes follow the token `<|image end|>`
+            end = filled(config, _DEFAULTS_3_5)["eoi_token_id"]
+            first = end + 1 if type(end) is int and 0 <= end < spec.vocab - 1 else 0
+            vocab = ImageVocab(first, spec.vocab - first)
+        return decoder_network(spec, vocab, decoder_keys(spec, vocab))
+
+    def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
+        places = [folder, *_places(folder, _WORDS)]
+        for place in places:
+            if any((place / name).is_file() for name in (HUB_TOKENIZER, RANKS)):
+                return Emu3Vocab(place)
+        raise ValueError(
+            f"found no {RANKS} in {' or '.join(map(str, places))}; it is in src/{_WORDS} of "
+            "github.com/baaivision/Emu3.5"
+        )
+
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
+        places = _places(folder, _CODEC)
+        for home in places:
+            if all((home / name).is_file() for name in IBQ_FILES):
+                return ibq_files(home)
+        raise ValueError(
+            f"found no {' and '.join(IBQ_FILES)} in {' or '.join(map(str, places))}; "
+            f"`hf download BAAI/{_CODEC} --local-dir {places[0]}` brings them"
+        )
+
+
+def _places(folder: Path, name: str) -> list[Path]:
+    """Return where a part is looked for: next to the checkpoint, or to where it is by default."""
+    homes = folder.absolute().parent, (ROOT / TARGETS["emu3_5"].folder).parent
+    return [home / name for home in dict.fromkeys(homes)]

@@ -29,10 +29,9 @@ from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, Janus
 from models.files.tensors import read_tensors
 from models.files.weights import weight_files
 from models.target import TargetModel
-from models.targets.emu3 import Emu3
-from models.targets.emu3_5 import Emu35
+from models.targets.emu3 import Emu3, Emu35
 from models.targets.glm_image import UNREAD
-from models.targets.janus_config import janus_config
+from models.targets.janus import janus_config
 from models.targets.liquid import Liquid
 from support.json_files import read_object
 

@@ -18,7 +18,7 @@ from models.codecs.vqgan_files import movqgan_files
 from models.codecs.vqgan_layout import build_vqmodel
 from models.registry import FAMILIES
 from models.target import TargetModel
-from models.targets.lumina_mgpt2 import FIRST_CODE
+from models.targets.lumina_mgpt import FIRST_CODE
 from models.targets.prompts import room_for_prompts
 from runs.check.transformers import ORACLES
 from runs.session import Session, open_session
