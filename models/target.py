@@ -36,6 +36,7 @@ class TargetModel:
     def place(self, device: torch.device) -> None:
         """Move all but the transformer to a device, on which ids and features are from now on."""
         self.device, self.images = device, self.images.to(device)
+        self.prompts.place(device)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         """Return the conditional row of a text and, with guidance 2, the unconditional one.
@@ -54,7 +55,7 @@ class TargetModel:
 
         Those of padding are arbitrary. layers: as for `features`.
         """
-        return self.features(prompt.ids, context, layers)
+        return self.prompts.read(self.transformer, prompt, context, layers)
 
     def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         """Token ids (rows, n) -> features after the final norm (rows, n, hidden).

@@ -10,7 +10,6 @@ where that exists (configs/targets.py).
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER, META_FILES
@@ -26,14 +25,6 @@ from models.files.names import (
 )
 from models.files.weights import read_header
 from support.json_files import read_object
-
-
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """Where a checkpoint's tokenizers are."""
-
-    text: Path  # the text tokenizer's file
-    vqgan: Path | None  # the VQGAN's folder; None: the checkpoint's own weights hold it
 
 
 def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
@@ -53,11 +44,10 @@ def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
     return folders
 
 
-def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
-    """Return the tokenizer files of a checkpoint; ValueError names all that are missing."""
-    return TokenizerFiles(
-        *all_of(lambda: find_text(folder, given), lambda: find_vqgan(folder, given))
-    )
+def find_tokenizer(folder: Path, given: Path | None = None) -> tuple[Path, Path | None]:
+    """Return what `find_text` and `find_vqgan` do; ValueError names all that is missing."""
+    text, vqgan = all_of(lambda: find_text(folder, given), lambda: find_vqgan(folder, given))
+    return text, vqgan
 
 
 def find_text(folder: Path, given: Path | None = None) -> Path:

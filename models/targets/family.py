@@ -25,20 +25,14 @@ from support.json_files import read_object
 
 
 @dataclass(frozen=True)
-class ImageSequence:
-    """What an image takes of a transformer's positions."""
-
-    grid: ImageGrid  # of its tokens
-    shortest: int  # tokens of the longest row of a prompt without text
-
-
-@dataclass(frozen=True)
 class Checked:
     """What a check has found."""
 
     text: str
     bytes: int = 0  # that the part takes in memory
-    sequence: ImageSequence | None = None  # known once all parts fit together
+    # known once all parts fit together
+    grid: ImageGrid | None = None  # of an image's tokens
+    shortest: int = 0  # tokens of the longest row of a prompt without text
 
 
 Check = Callable[[Path, TargetOptions], Checked]  # of a checkpoint's folder; ValueError for a fault
@@ -121,12 +115,7 @@ class Family(ABC):
         images, prompts = self._parts(folder, spec, options)
         network = self.network(config, prompts.vocab)
         network.fill(folder, options.dtype, options.device)
-        return self.target(self.finish(network.module, prompts), prompts, images)
-
-    def target(
-        self, transformer: Transformer, prompts: Prompts, images: ImageTokenizer
-    ) -> TargetModel:
-        """Return the target of these parts."""
+        transformer = self.finish(network.module, prompts)
         return TargetModel(self.name, transformer, prompts, images, self.drafter)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
@@ -178,10 +167,7 @@ class Family(ABC):
         grid = prompts.grid
         ends = "" if grid.row_end is None else f" and {grid.rows} row ends"
         text = "text tokenizer, image tokenizer and config.json fit together; an image is"
-        return Checked(
-            f"{text} {grid} tokens{ends}",
-            sequence=ImageSequence(grid, prompts.shortest),
-        )
+        return Checked(f"{text} {grid} tokens{ends}", 0, grid, prompts.shortest)
 
     def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:
         config = read_object(folder / "config.json")

@@ -31,7 +31,6 @@ from models.base import (
     TransformerSpec,
 )
 from models.codecs.codec import Codec
-from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles, llamagen_vq
 from models.codecs.vqgan_layout import CODEBOOK
 from models.files.entries import refuse_entry, require_size, require_values
@@ -40,8 +39,7 @@ from models.files.network import KeyMap, Network, Slot
 from models.files.tensors import read_tensors
 from models.files.weights import folder_shapes
 from models.linear import Linear
-from models.target import TargetModel
-from models.targets.family import Checked, Family, ImageSequence
+from models.targets.family import Checked, Family
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts
 from models.targets.text_encoder import TextEncoder, encoder_network, load_tokenizer
@@ -106,21 +104,15 @@ class LlamaGenPrompts(Prompts):
     def length(self, text: str) -> int:
         return self.slots
 
-
-class LlamaGenTarget(TargetModel):
-    """A target whose prompts are features."""
-
-    prompts: LlamaGenPrompts
+    def read(
+        self, transformer: Transformer, prompt: PromptRows, context: Context, layers: Layers
+    ) -> Tensor:
+        mask = padding_visible(context.mask, prompt.starts)
+        return transformer.read(self.caption(prompt.condition), replace(context, mask=mask), layers)
 
     def place(self, device: torch.device) -> None:
-        super().place(device)
-        self.prompts.caption.to(device)
-        self.prompts.text.model.to(device)
-
-    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
-        mask = padding_visible(context.mask, prompt.starts)
-        embeddings = self.prompts.caption(prompt.condition)
-        return self.transformer.read(embeddings, replace(context, mask=mask), layers)
+        self.caption.to(device)
+        self.text.model.to(device)
 
 
 def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
@@ -203,11 +195,6 @@ class LlamaGen(Family):
             spec, max_positions=target.max_positions, first_norm=False, hides_padding=False
         )
 
-    def target(
-        self, transformer: Transformer, prompts: LlamaGenPrompts, images: ImageTokenizer
-    ) -> LlamaGenTarget:
-        return LlamaGenTarget(self.name, transformer, prompts, images, self.drafter)
-
     def finish(self, network: LlamaGenNetwork, prompts: LlamaGenPrompts) -> Transformer:
         prompts.caption = network.caption
         return network.transformer
@@ -260,11 +247,8 @@ class LlamaGen(Family):
         width = read_object(home / "config.json")["d_model"]
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, options)
-        image = spec.image_rope
-        return Checked(
-            "text encoder, image tokenizer and config.json fit together",
-            sequence=ImageSequence(ImageGrid(image.side, image.side), image.condition),
-        )
+        image, text = spec.image_rope, "text encoder, image tokenizer and config.json fit together"
+        return Checked(text, 0, ImageGrid(image.side, image.side), image.condition)
 
     def _prompts(
         self, words: TextEncoder, folder: Path, spec: TransformerSpec, options: TargetOptions

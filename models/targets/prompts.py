@@ -6,9 +6,19 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.base import (
+    Context,
+    ImageGrid,
+    ImageVocab,
+    Layers,
+    PromptRows,
+    TargetOptions,
+    TransformerSpec,
+)
 from models.files.tokenizer_file import require_tokens
+from models.transformer import Transformer
 
 
 class Words:
@@ -110,10 +120,7 @@ class Prompts:
 
     def row(self, text: str) -> list[int]:
         """Return the ids of the conditional row; ValueError if the text is too long."""
-        return self.fitting(self.ids(text), text)
-
-    def fitting(self, row: list[int], text: str) -> list[int]:
-        """Return the ids of a row; ValueError if there is no room for so many."""
+        row = self.ids(text)
         if len(row) > self.room:
             raise ValueError(
                 f"the prompt has {len(row)} tokens with those around it, the model takes "
@@ -136,6 +143,15 @@ class Prompts:
         """Return the tokens of the longest row; ValueError if the text is too long."""
         row = self.row(text)
         return max(len(row), len(self.empty(row)))
+
+    def read(
+        self, transformer: Transformer, prompt: PromptRows, context: Context, layers: Layers
+    ) -> Tensor:
+        """Return the transformer's features of a prompt, as `TargetModel.read`."""
+        return transformer(prompt.ids, context, layers)
+
+    def place(self, device: torch.device) -> None:
+        """Move networks that make prompts to a device."""
 
 
 def room_for_prompts(spec: TransformerSpec, grid: ImageGrid) -> int:

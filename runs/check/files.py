@@ -30,7 +30,7 @@ from models.files.weights import TensorInfo, listed_files, naming, placed_keys, 
 from models.native import NoKernels
 from models.probe import measured
 from models.registry import FAMILIES
-from models.targets.family import Check, Checked, ImageSequence
+from models.targets.family import Check, Checked
 from runs.check.memory import ImageTokens, cache_bytes, free_memory, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_json, as_table, size
 from runs.check.speeds import BATCHES, Speed, speeds_by_batch
@@ -99,9 +99,9 @@ class Examination:
             together = self._check("parts", "together", family.compatible, folder)
             codes = family.codes(folder, self.options)
             self._look_at_distance_tables(codes, folder)
-            if together is not None and together.sequence is not None:
-                image = ImageTokens(together.sequence.grid, codes)
-                self._compare_positions(target.spec, together.sequence)
+            if together is not None:
+                image = ImageTokens(together.grid, codes)
+                self._compare_positions(target.spec, together)
         drafter = self._look_at_drafter(target.spec)
         self._look_at_machine()
         memory = memory_of(settings, target.network, drafter, image)
@@ -215,16 +215,16 @@ class Examination:
                 self.rows[-1] = Finding(name, "files", NOTE, f"not read: {text}")
         return checked
 
-    def _compare_positions(self, spec: TransformerSpec, sequence: ImageSequence) -> None:
+    def _compare_positions(self, spec: TransformerSpec, together: Checked) -> None:
         """Compare the positions of the target with those that an image and a prompt take."""
-        grid, needed = sequence.grid, sequence.grid.slots(sequence.grid.tokens)
+        grid, needed = together.grid, together.grid.slots(together.grid.tokens)
         ends = f" and {grid.rows} row ends" if needed > grid.tokens else ""
         room = spec.max_positions - needed
         text = f"{grid.tokens:,} image tokens{ends} of {spec.max_positions:,} positions"
-        if fits := sequence.shortest <= room:
+        if fits := together.shortest <= room:
             text += f": prompts of up to {room:,} tokens"
         else:
-            text += f" leave {room:,} for prompts, of which the shortest has {sequence.shortest:,}"
+            text += f" leave {room:,} for prompts, of which the shortest has {together.shortest:,}"
         text += f"; keys and values: {size(cache_bytes(self.settings, spec, 1))} a token"
         self._add("target", "sequence", text, OK if fits else FAULT)
 

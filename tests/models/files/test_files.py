@@ -74,9 +74,9 @@ def test_places_outside_the_checkpoint(place, checkpoint, folder) -> None:
 
 def test_the_checkpoints_own_folder_comes_first_and_the_flag_before_it(folder) -> None:
     shutil.copytree(folder / "tokenizer", folder.parent / "chameleon" / "tokenizer")
-    assert find_tokenizer(folder).text == folder / "tokenizer" / "text_tokenizer.json"
+    assert find_tokenizer(folder)[0] == folder / "tokenizer" / "text_tokenizer.json"
     given = folder.parent / "chameleon"
-    assert find_tokenizer(folder, given).vqgan == given / "tokenizer"
+    assert find_tokenizer(folder, given)[1] == given / "tokenizer"
     with pytest.raises(ValueError, match=r"text_tokenizer\.json and no vqgan\.yaml .*empty"):
         find_tokenizer(folder, folder.parent / "empty")
 
@@ -86,7 +86,7 @@ def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder, caps
     pack(folder, names)
     state = load_file(folder / "model.safetensors")
     save_file(state | {"model.vqmodel.loss.scale": torch.zeros(1)}, folder / "model.safetensors")
-    assert find_tokenizer(folder).vqgan is None
+    assert find_tokenizer(folder)[1] is None
     assert torch.equal(pixels(folder), pixels(checkpoint))
     assert main.main(["inspect", f"--model_path={folder}"]) == 0
     assert "weights model.vqmodel.*: 24 codes, 8 x 8 pixels" in capsys.readouterr().out
