@@ -40,7 +40,7 @@ from models.files.tiktoken import read_ranks, tokenizer_of
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
 from models.targets.family import Family
-from models.targets.llama import decoder_keys, decoder_network, llama_spec, wide_llama_spec
+from models.targets.llama import decoder_keys, decoder_network, llama_spec
 from models.targets.prompts import Prompts, Words
 from support.json_files import read_object
 
@@ -221,7 +221,7 @@ class Emu35(Emu3):
 
     def spec(self, config: dict) -> TransformerSpec:
         width = filled(config, _DEFAULTS_3_5)["head_dim"]
-        return replace(wide_llama_spec(self.entries(config), width, _POSITIONS), qk_rms=True)
+        return replace(llama_spec(self.entries(config), width, _POSITIONS), qk_rms=True)
 
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
         spec = self.spec(config)

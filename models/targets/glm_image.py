@@ -7,6 +7,7 @@ GlmImagePipeline paints where the whole checkpoint is there; else tokens are wri
 """
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from models.files.network import Network, Slot
 from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.targets.family import Checked, Family
-from models.targets.llama import HEAD, decoder_keys, decoder_network, wide_llama_spec
+from models.targets.llama import HEAD, decoder_keys, decoder_network, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
 from support.json_files import read_object
@@ -102,16 +103,9 @@ def _template(folder: Path, settings: dict) -> str:
 
 def _pieces(tokenizer: Tokenizer, text: str) -> list[str | int]:
     """Return a template's text as texts and ids of control tokens."""
-    pieces: list[str | int] = [text]
     ids = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
-    for name in sorted(ids, key=len, reverse=True):
-        split: list[str | int] = []
-        for piece in pieces:
-            parts = piece.split(name) if isinstance(piece, str) else [piece]
-            for number, part in enumerate(parts):
-                split += [ids[name], part] if number else [part]
-        pieces = split
-    return pieces
+    names = "|".join(map(re.escape, sorted(ids, key=len, reverse=True)))
+    return [ids.get(piece, piece) for piece in re.split(f"({names})", text)]
 
 
 class GlmPrompts(Prompts):
@@ -178,7 +172,7 @@ class GlmImage(Family):
     def spec(self, config: dict) -> TransformerSpec:
         text, entries = self._text(config), self.entries(config)
         width = text.get("head_dim") or entries["hidden_size"] // entries["num_attention_heads"]
-        spec = wide_llama_spec(entries, width, _POSITIONS)
+        spec = llama_spec(entries, width, _POSITIONS)
         rope = self._rope(text)
         share, sections = (
             rope.get("partial_rotary_factor", 1.0),

@@ -19,7 +19,7 @@ from models.files.network import Network
 from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import row_ids
 from models.targets.chameleon import WithVqgan, vqgan_codes
-from models.targets.llama import HEAD, decoder_keys, decoder_network, wide_llama_spec
+from models.targets.llama import HEAD, decoder_keys, decoder_network, llama_spec
 from models.targets.prompts import Prompts
 from models.transformer import RMSNorm, Transformer
 
@@ -83,7 +83,7 @@ class Liquid(WithVqgan):
 
     def spec(self, config: dict) -> TransformerSpec:
         width = filled(config, _DEFAULTS)["head_dim"]
-        return replace(wide_llama_spec(self.entries(config), width, _POSITIONS), gelu=True)
+        return replace(llama_spec(self.entries(config), width, _POSITIONS), gelu=True)
 
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
         spec, vocab = self.spec(config), vocab or ImageVocab(0, vqgan_codes(config))

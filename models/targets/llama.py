@@ -89,11 +89,15 @@ def _is_positive(value: object) -> bool:
     return type(value) in (int, float) and 0 < value < math.inf
 
 
-def llama_spec(entries: Mapping[str, object]) -> TransformerSpec:
+def llama_spec(
+    entries: Mapping[str, object], width: object = None, positions: int = _MOST_POSITIONS
+) -> TransformerSpec:
     """Return the sizes of a Llama decoder, without norms on queries and keys.
 
     Args:
         entries: of config.json, with the family's defaults filled in.
+        width: `head_dim`, of families whose heads need not be hidden / heads channels wide.
+        positions: most that caches get room for.
 
     Raises:
         ValueError: naming an entry that is missing or not allowed.
@@ -103,29 +107,13 @@ def llama_spec(entries: Mapping[str, object]) -> TransformerSpec:
     if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "default":
         entries = {name: value for name, value in entries.items() if name != "rope_scaling"}
     spec = replace(decoder_spec(entries), qk_norm=False, swin_norm=False)
-    if entries.get("head_dim") not in (None, spec.head_dim):
+    spec = replace(spec, max_positions=min(spec.max_positions, positions))
+    if width is None and entries.get("head_dim") not in (None, spec.head_dim):
         allowed = f"{spec.head_dim}, hidden_size / num_attention_heads"
         refuse_entry("head_dim", entries["head_dim"], allowed)
-    return spec
-
-
-def wide_llama_spec(
-    entries: Mapping[str, object], width: object, positions: int
-) -> TransformerSpec:
-    """Return the sizes of a Llama decoder whose heads are not hidden / heads channels wide.
-
-    Args:
-        entries: as of `llama_spec`, without `head_dim`.
-        width: `head_dim` of config.json.
-        positions: most that caches get room for.
-
-    Raises:
-        ValueError: naming an entry that is missing or not allowed.
-    """
-    spec = llama_spec(entries)
-    if type(width) is not int or width < 2 or width % 2:
+    if width is not None and (type(width) is not int or width < 2 or width % 2):
         refuse_entry("head_dim", width, "even whole numbers from 2")
-    return replace(spec, head_width=width, max_positions=min(spec.max_positions, positions))
+    return replace(spec, head_width=width)
 
 
 def llama_drafter_spec(config: Mapping[str, object], target: TransformerSpec) -> TransformerSpec:
