@@ -10,7 +10,7 @@ from models.base import Context, Layers, PromptRows, TransformerSpec
 from models.transformer import Transformer
 
 if TYPE_CHECKING:  # so that the engine, which knows a target, loads no codec
-    from models.codecs.glm_painter import TokenPicture
+    from models.codecs.glm_codec import TokenPicture
     from models.codecs.vqgan import ImageTokenizer
     from models.targets.prompts import Prompts
 

@@ -18,7 +18,7 @@ from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_layout import build_vqmodel
+from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec, llama_drafter_spec
 from models.transformer import Transformer
@@ -115,7 +115,7 @@ def write_parts(folder: Path, sizes: Sizes) -> dict:
         n_embed=sizes.codes, resolution=2**sizes.halvings * sizes.side, num_groups=4,
     )  # fmt: skip
     torch.manual_seed(7)
-    ImageTokenizer(build_vqmodel(vqgan), vqgan).save(folder / "tokenizer")
+    save_vqgan(ImageTokenizer(build_vqmodel(vqgan), vqgan), folder / "tokenizer")
     config = public_config(sizes, tokenizer)
     (folder / "config.json").write_text(json.dumps(config))
     return config

@@ -10,7 +10,7 @@ from small_emu3 import AUTHORS, write_words
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_layout import build_vqmodel, to_taming
+from models.codecs.vqgan_files import build_vqmodel, to_taming
 from models.targets.emu3 import Emu35
 
 FIRST = 256 + len(AUTHORS)  # id of the first image code

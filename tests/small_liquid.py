@@ -10,7 +10,7 @@ from transformers import GemmaConfig, GemmaForCausalLM
 from models.base import TargetOptions
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_layout import build_vqmodel
+from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.targets.liquid import Liquid
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<boi>", "<eoi>", "<unconditional>")
@@ -46,7 +46,7 @@ def write_liquid(folder: Path, positions: int = 160, shard: str = "50GB") -> Pat
         resolution=2 * SIDE, num_groups=4,
     )  # fmt: skip
     torch.manual_seed(7)
-    ImageTokenizer(build_vqmodel(vqgan), vqgan).save(folder / "tokenizer")
+    save_vqgan(ImageTokenizer(build_vqmodel(vqgan), vqgan), folder / "tokenizer")
     entries = Liquid().entries(json.loads((folder / "config.json").read_text()))
     target = Liquid().load(folder, TargetOptions(torch.float32, torch.device("cpu")))
     write_drafter(folder / "drafter", *llama_drafter(entries, target.transformer))

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from configs.fields import mismatch
-from models.codecs.vqgan_config import VqganConfig, write_config
-from models.codecs.vqgan_layout import to_taming
-from models.files.names import VQGAN_CONFIG, VQGAN_WEIGHTS
-from support.durable import replace_file
+from models.codecs.vqgan_config import VqganConfig
 
 if TYPE_CHECKING:
     from diffusers import VQModel
@@ -144,16 +139,6 @@ class ImageTokenizer:
         """(3, height, width) from -1 to 1 -> (height, width, 3) uint8."""
         pixels = (output.float().clamp(-1, 1) + 1) / 2 * 255 + self.rounding
         return pixels.to(torch.uint8).permute(1, 2, 0)  # truncates
-
-    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write vqgan.yaml and vqgan.safetensors in the public layout, each whole or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        state = to_taming(self.model.state_dict(), len(self.config.ch_mult))
-        weights = {
-            name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()
-        }
-        write_config(self.config, folder / VQGAN_CONFIG)
-        replace_file(folder / VQGAN_WEIGHTS[0], save(weights))
 
 
 class IBQ(ImageTokenizer):

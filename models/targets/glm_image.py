@@ -19,8 +19,7 @@ from torch import Tensor
 from configs.targets import TARGETS, parse_size
 from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import Codec, Fit
-from models.codecs.glm_painter import GlmPainter, TokenPicture, lacks_painter
-from models.codecs.glm_vision import GlmVision, glm_codebook
+from models.codecs.glm_codec import GlmPainter, GlmVision, TokenPicture, glm_codebook, lacks_painter
 from models.files.entries import filled, refuse_entry, require_model, require_values
 from models.files.names import HUB_TOKENIZER
 from models.files.network import Network, Slot

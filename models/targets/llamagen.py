@@ -31,8 +31,7 @@ from models.base import (
     TransformerSpec,
 )
 from models.codecs.codec import Codec
-from models.codecs.vqgan_files import VqganFiles, llamagen_vq
-from models.codecs.vqgan_layout import CODEBOOK
+from models.codecs.vqgan_files import CODEBOOK, VqganFiles, llamagen_vq
 from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot

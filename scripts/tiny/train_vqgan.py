@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from eval.metrics.attribute_classifier import to_pixels
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_files import load_vqgan
-from models.codecs.vqgan_layout import build_vqmodel
+from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan
 from scenes.scene import IMAGE_SIZE, Scene
 from scripts.tiny.images import Split
 from scripts.tiny.training import TrainingRun, fast_autocast
@@ -199,7 +198,7 @@ class VqganRun(CodecRun):
 
     def export(self, model_dir: Path) -> None:
         self.network.quantize.embedding.weight.data.copy_(self.codebook.codes)
-        ImageTokenizer(self.network, TINY).save(model_dir / "tokenizer", dtype=torch.float16)
+        save_vqgan(ImageTokenizer(self.network, TINY), model_dir / "tokenizer", dtype=torch.float16)
 
 
 def kmeans(points: Tensor, clusters: int, generator: torch.Generator, rounds: int = 12) -> Tensor:
@@ -295,7 +294,7 @@ class DecoderRun(CodecRun):
         return self.draw(self.validation_codes[rows])
 
     def export(self, model_dir: Path) -> None:
-        self.tokenizer.save(model_dir / "tokenizer", dtype=torch.float16)
+        save_vqgan(self.tokenizer, model_dir / "tokenizer", dtype=torch.float16)
 
 
 def replaced(codes: np.ndarray, near: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -23,7 +23,7 @@ from drafters.kinds import eagle_keys
 from models.codecs.codebook import table_path
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_layout import build_vqmodel
+from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
@@ -130,7 +130,7 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary(), merges=[]))
     make_byte_level(tokenizer)
     torch.manual_seed(0)
-    ImageTokenizer(build_vqmodel(VQGAN), VQGAN).save(folder / "tokenizer")
+    save_vqgan(ImageTokenizer(build_vqmodel(VQGAN), VQGAN), folder / "tokenizer")
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
     nearest = table_path(folder, CODES, NEIGHBOURS)
     nearest.parent.mkdir(exist_ok=True)

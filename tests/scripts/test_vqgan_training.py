@@ -13,8 +13,7 @@ from tiny_runs import assert_resumes, seconds_per_call, write_split
 
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_files import load_vqgan
-from models.codecs.vqgan_layout import build_vqmodel
+from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
 from scripts.tiny import train_vqgan
@@ -35,7 +34,7 @@ def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     config = replace(small_config(4), ch_mult=(1, 1), resolution=8)
     model = build_vqmodel(config)
     torch.nn.init.normal_(model.quantize.embedding.weight)
-    ImageTokenizer(model, config).save(tmp_path)
+    save_vqgan(ImageTokenizer(model, config), tmp_path)
     images = np.random.default_rng(0).integers(256, size=(5, 8, 8, 3), dtype=np.uint8)
     write_images(tmp_path, "test", images)
     np.save(tmp_path / "codes_test.npy", np.full((5, 16), 99, dtype=np.uint16))
@@ -61,7 +60,7 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     model = build_vqmodel(small_config(codes=32))
     torch.nn.init.normal_(model.quantize.embedding.weight)
     folder = tmp_path / "model" / "tokenizer"
-    ImageTokenizer(model, small_config(codes=32)).save(folder)
+    save_vqgan(ImageTokenizer(model, small_config(codes=32)), folder)
     first = load_vqgan(folder)
     for split in ("train", "validation"):
         scenes = [sample_scene(split, index) for index in range(2)]

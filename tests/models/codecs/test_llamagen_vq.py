@@ -19,8 +19,7 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_files import llamagen_vq
-from models.codecs.vqgan_layout import build_vqmodel, llamagen_name, to_public
+from models.codecs.vqgan_files import build_vqmodel, llamagen_name, llamagen_vq, to_public
 
 CPU = torch.device("cpu")
 SIDE, CODES = 4, 24

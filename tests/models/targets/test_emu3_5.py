@@ -16,7 +16,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from configs.schema import MethodSettings, SamplingSettings
 from decoding.row_ends import with_row_ends
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_layout import build_vqmodel
+from models.codecs.vqgan_files import build_vqmodel
 from models.fused import can_fuse
 from models.registry import FAMILIES
 from runs.session import Session, open_session

@@ -37,8 +37,7 @@ from decoding.cache import CacheShape, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid, TargetOptions
-from models.codecs.glm_painter import codes_of
-from models.codecs.glm_vision import vision_network
+from models.codecs.glm_codec import codes_of, vision_network
 from models.target import TargetModel
 from models.targets import glm_image
 from models.targets.glm_image import GlmImage

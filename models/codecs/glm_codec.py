@@ -1,0 +1,238 @@
+"""GLM-Image's codes: of a picture, by transformers' vision encoder and quantiser, and as a picture,
+painted by diffusers' GlmImagePipeline, or a pixel per code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.base import ImageGrid
+from models.files.entries import require_values
+from models.files.network import Network, Slot
+from models.files.tensors import read_tensors
+from models.files.weights import folder_shapes, naming, weight_files
+from support.border import Failure
+
+if TYPE_CHECKING:
+    from diffusers import GlmImagePipeline
+
+# of transformers' GlmImageImageProcessor, which takes them from CLIP
+_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_CODEBOOK = "model.vqmodel.quantize.embedding.weight"
+_OTHERS = ("model.language_model.", "lm_head.")
+# what diffusers paints with
+_NETWORKS = ("text_encoder", "transformer", "vae")
+_FILES = ("model_index.json", "scheduler", "tokenizer", *_NETWORKS)
+
+
+@dataclass(frozen=True)
+class GlmVision:
+    """Pictures -> codes of the small grid, then of the large one. Networks run in fp32.
+
+    A code is of 16 x 16 pixels of a picture at half the size of the image that diffusers paints.
+    The authors do not say how they made the small grid of a training picture; here the picture is
+    shrunk to it.
+    """
+
+    folder: Path
+    config: dict  # of config.json
+    grid: ImageGrid
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        """Compare the headers of the weights, which are read with the first picture."""
+        self._files.check(folder_shapes(self.folder), str(self.folder))
+
+    @property
+    def downsampling(self) -> int:
+        """Pixels per token along one side."""
+        return self._files.module["visual"].patch_size
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The weights of both networks, which may not have been read."""
+        return [*self._files.module.parameters()]
+
+    @cached_property
+    def network(self) -> nn.ModuleDict:
+        """The loaded networks, `visual` and `vqmodel`."""
+        self._files.fill(self.folder, torch.float32, self.device)
+        return self._files.module
+
+    @torch.inference_mode()
+    def encode(self, pictures: Tensor) -> Tensor:
+        """Pixels (n, height, width, 3), uint8 -> codes (n, tokens), int64 on the CPU.
+
+        Height and width are those of the large grid.
+        """
+        return torch.stack([self._codes(pixels) for pixels in pictures]).cpu()
+
+    def _codes(self, pixels: Tensor) -> Tensor:
+        """Pixels (height, width, 3) -> codes (tokens,)."""
+        pixels, patch = pixels.to(self.device).permute(2, 0, 1)[None].float(), self.downsampling
+        codes = []
+        for rows, columns in filter(None, (self.grid.preview, (self.grid.rows, self.grid.columns))):
+            size = rows * patch, columns * patch
+            small = F.interpolate(pixels, size, mode="bicubic", antialias=True)
+            codes.append(self._grid_codes(small.round().clamp(0, 255)[0], rows, columns))
+        return torch.cat(codes)
+
+    def _grid_codes(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
+        """Pixels (3, height, width) -> codes (rows x columns,)."""
+        mean, std = (pixels.new_tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
+        patches = ((pixels / 255 - mean) / std).unflatten(1, (rows, -1)).unflatten(3, (columns, -1))
+        patches = patches.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1)  # (tokens, 3 patch^2)
+        sizes = torch.tensor([[1, rows, columns]], device=self.device)
+        latents = self.network["visual"](patches, sizes).last_hidden_state  # (tokens, channels)
+        return self.network["vqmodel"].encode(latents.T.view(1, -1, rows, columns)).image_tokens
+
+    @cached_property
+    def _files(self) -> Network:
+        with naming(self.folder):
+            return vision_network(self.config)
+
+
+def vision_network(config: dict) -> Network:
+    """Return the networks of a config.json; ValueError for an entry that cannot be used."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import GlmImageVisionConfig, GlmImageVisionModel, GlmImageVQVAEConfig
+    from transformers.models.glm_image.modeling_glm_image import GlmImageVQVAE
+
+    sections = [config.get(name) or {} for name in ("vision_config", "vq_config")]
+    try:
+        visual, quantiser = GlmImageVisionConfig(**sections[0]), GlmImageVQVAEConfig(**sections[1])
+    except (StrictDataclassError, TypeError) as error:
+        shown = " ".join(str(error).split())
+        raise ValueError(f"config.json: vision_config or vq_config: {shown}") from error
+    require_values(visual.to_dict(), {"spatial_merge_size": (1,)})
+    with torch.device("meta"):
+        module = nn.ModuleDict(
+            {"visual": GlmImageVisionModel(visual), "vqmodel": GlmImageVQVAE(quantiser)}
+        )
+    keys = {f"model.{name}": Slot(name) for name, _ in module.named_parameters()}
+    return Network(module, keys, _OTHERS)
+
+
+def glm_codebook(folder: Path) -> Tensor:
+    """Return the latents of the codes (codes, width), fp32, of length 1 as the quantiser has them.
+
+    Raises:
+        ValueError: the folder has no such weights.
+    """
+    for _, tensor in read_tensors(weight_files(folder), _CODEBOOK):
+        return F.normalize(tensor.float(), dim=-1)
+    raise ValueError(f"{folder}: missing key {_CODEBOOK}")
+
+
+def lacks_painter(root: Path) -> str:
+    """Return, in words, what a checkpoint cannot be painted without; "" if nothing is missing."""
+    missing = [name for name in _FILES if not (root / name).exists()]
+    missing = missing or [f"{n}/*.safetensors" for n in _NETWORKS if not _weights(root / n)]
+    if missing:
+        return f"{root} has no {', '.join(missing)}"
+    there = find_spec("diffusers.pipelines.glm_image") is not None
+    return "" if there else "this version of diffusers has no GlmImagePipeline"
+
+
+def _weights(folder: Path) -> list[Path]:
+    return list(folder.glob("*.safetensors"))
+
+
+@dataclass(frozen=True)
+class GlmPainter:
+    """The pipeline with its own steps and guidance; its weights are read for the first image."""
+
+    root: Path
+    device: torch.device
+    cell: ClassVar[int] = 32  # pixels of a token along one side
+
+    def to(self, device: torch.device) -> GlmPainter:
+        return replace(self, device=device)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of its weights, in the type that they are stored in."""
+        return sum(file.stat().st_size for n in _NETWORKS for file in _weights(self.root / n))
+
+    @cached_property
+    def pipeline(self) -> GlmImagePipeline:
+        """diffusers' pipeline without the autoregressive stage; a Failure if it cannot be read."""
+        import transformers.utils.logging as theirs
+        from diffusers import GlmImagePipeline
+        from diffusers.utils import logging
+
+        logging.disable_progress_bar()
+        theirs.disable_progress_bar()
+        dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        with warnings.catch_warnings():
+            # later versions of diffusers call it dtype, which earlier ones do not know
+            warnings.filterwarnings("ignore", "`torch_dtype` is deprecated", FutureWarning)
+            try:
+                pipeline = GlmImagePipeline.from_pretrained(
+                    self.root, vision_language_encoder=None, processor=None, torch_dtype=dtype
+                )
+            except Exception as error:  # on damaged files diffusers fails with errors of many kinds
+                shown = " ".join(str(error).split())
+                raise Failure(f"{self.root} cannot be read by diffusers: {shown}") from error
+        pipeline.set_progress_bar_config(disable=True)
+        return pipeline.to(self.device)
+
+    def paint(self, codes: Tensor, size: tuple[int, int], text: str, seed: int) -> Tensor:
+        """Codes (tokens,) -> pixels (height, width, 3), uint8 on the CPU.
+
+        size: rows and columns of the codes. seed: of the pipeline's noise.
+        """
+        # a token stands for 2 x 2 of the pipeline's
+        codes = last_grid(codes, size).repeat_interleave(2, 0).repeat_interleave(2, 1)
+        image = self.pipeline(
+            text,
+            prior_token_ids=codes.view(1, -1).to(self.device),
+            height=self.cell * size[0],
+            width=self.cell * size[1],
+            generator=torch.Generator().manual_seed(seed),
+        ).images[0]
+        return torch.from_numpy(np.array(image))
+
+
+@dataclass(frozen=True)
+class TokenPicture:
+    """A pixel per token: its code is 256 red + green. It takes the place of an image tokenizer.
+
+    painter: of finished images; None: they stay tokens.
+    """
+
+    painter: GlmPainter | None = None
+
+    def to(self, device: torch.device) -> TokenPicture:
+        return replace(self, painter=self.painter and self.painter.to(device))
+
+    def decode(self, codes: Tensor, size: tuple[int, int]) -> Tensor:
+        """Codes (images, tokens) -> pixels (images, height, width, 3), uint8 on the CPU.
+
+        Of several grids the last one is shown; size: its rows and columns. With a painter, a token
+        has the size that it will have in the picture.
+        """
+        codes = last_grid(codes, size).cpu()
+        pixels = torch.stack([codes // 256, codes % 256, torch.zeros_like(codes)], -1).byte()
+        cell = 1 if self.painter is None else self.painter.cell
+        return pixels.repeat_interleave(cell, 1).repeat_interleave(cell, 2)
+
+
+def last_grid(codes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Codes (..., tokens) -> those of the last grid (..., rows, columns)."""
+    return codes[..., -size[0] * size[1] :].unflatten(-1, size)
+
+
+def codes_of(pixels: Tensor) -> Tensor:
+    """Pixels (..., 3), uint8 -> codes (...)."""
+    return 256 * pixels[..., 0].long() + pixels[..., 1].long()
