@@ -60,12 +60,7 @@ class Kernels:
 
 @cache
 def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> Kernels:
-    """Return the functions for types of `NAMES`; raises as `kernels` does.
-
-    Args:
-        dtype: of hidden states.
-        stored: of weights in memory.
-    """
+    """Return the functions for types of `NAMES`; raises as `kernels` does."""
     return Kernels(kernels(), NAMES[dtype, stored])
 
 
@@ -79,10 +74,7 @@ def can_read(x: Tensor) -> bool:
 
 
 def vector_bytes() -> int:
-    """Return the bytes of a vector, those of the registers that the library was built for.
-
-    Raises as `kernels` does.
-    """
+    """Return the bytes of the registers that the library is built for; raises as `kernels` does."""
     return _N.in_dll(kernels(), "adt_vector_bytes").value
 
 
@@ -94,8 +86,7 @@ def lanes(dtype: torch.dtype) -> int:
 def check_size(structure: type[ctypes.Structure]) -> None:
     """Compare a structure with that of its name in C++, where every field must lie alike.
 
-    Raises:
-        RuntimeError: their sizes differ; kernels would read and write foreign memory.
+    Else kernels would read and write foreign memory: a RuntimeError.
     """
     size = _N.in_dll(kernels(), f"adt_size_{structure.__name__}").value
     if ctypes.sizeof(structure) != size:
@@ -199,11 +190,7 @@ def library_path(compiler: Compiler) -> Path:
 
 
 def find_compiler() -> Compiler:
-    """Return the C++ compiler of this machine, or the one that CXX names.
-
-    Raises:
-        NoKernels: it is missing or does not run.
-    """
+    """Return the C++ compiler of this machine, or the one that CXX names; else raise NoKernels."""
     command = shlex.split(os.environ.get("CXX", "")) or ["c++"]
     if shutil.which(command[0]) is None:
         raise NoKernels(f"there is no C++ compiler {command[0]!r}; CXX names another one")

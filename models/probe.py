@@ -48,9 +48,7 @@ def faster(network: nn.Module) -> bool:
     """Return whether kernels run a network's layers faster than torch, over few and many tokens.
 
     The weights count as they would be packed, and the width that is nearest to the network's.
-
-    Raises:
-        NoKernels: they cannot be built.
+    NoKernels if they cannot be built.
     """
     dtype, stored = next(network.parameters()).dtype, stored_type(network)
     widths = {blocks.spec.hidden for blocks in network.modules() if isinstance(blocks, Blocks)}
@@ -66,8 +64,7 @@ def _gain(dtype: torch.dtype, stored: torch.dtype, width: int) -> float:
 def timings(dtype: torch.dtype, stored: torch.dtype) -> tuple[Timing, ...]:
     """Return the timings for types of `NAMES`; the first call on a machine measures, in seconds.
 
-    Raises:
-        NoKernels: the kernels cannot be built.
+    NoKernels if the kernels cannot be built.
     """
     kernels()
     name, kept = NAMES[dtype, stored], _read()

@@ -56,13 +56,8 @@ def _torchao(kind: str = "") -> ModuleType:
 def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
     """Quantise the layers of a target in the CPU's memory, and move all of it to a device.
 
-    The device holds one unquantised matrix at a time.
-
-    Args:
-        form: as `weight_format` returns it.
-
-    Raises:
-        ValueError: a matrix has a size that the format does not take.
+    The device holds one unquantised matrix at a time. form: of `weight_format`. ValueError if a
+    matrix has a size that the format does not take.
     """
     layers = target.transformer.blocks
     forget_packed(layers)

@@ -41,8 +41,7 @@ class TargetModel:
     def prompt(self, text: str, guidance: int) -> PromptRows:
         """Return the conditional row of a text and, with guidance 2, the unconditional one.
 
-        Raises:
-            ValueError: if the text is too long.
+        ValueError if the text is too long.
         """
         return self.prompts.rows(text, guidance, self.device)
 

@@ -126,8 +126,7 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
 def find_table(folder: str | Path, codes: int, neighbours: int) -> Path:
     """Return the narrowest table of a checkpoint folder with at least so many neighbours per code.
 
-    Raises:
-        ValueError: naming the folder and the command that makes one.
+    A ValueError names the folder and the command that makes one.
     """
     if fitting := [width for width in table_widths(folder) if neighbours <= width < codes]:
         return table_path(folder, codes, min(fitting))

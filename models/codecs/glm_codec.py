@@ -124,10 +124,9 @@ def vision_network(config: dict) -> Network:
 
 
 def glm_codebook(folder: Path) -> Tensor:
-    """Return the latents of the codes (codes, width), fp32, of length 1 as the quantiser has them.
+    """Return the latents of the codes (codes, width), fp32, of length 1 as in the quantiser.
 
-    Raises:
-        ValueError: the folder has no such weights.
+    ValueError if the folder has no such weights.
     """
     for _, tensor in read_tensors(weight_files(folder), _CODEBOOK):
         return F.normalize(tensor.float(), dim=-1)

@@ -84,10 +84,9 @@ class MoVQ(ImageTokenizer):
 
 
 def movq_sizes(given: object) -> VqganConfig:
-    """Return the sizes in `vq_config` of a config.json; absent entries are transformers' defaults.
+    """Return the sizes in `vq_config` of a config.json; ValueError names an entry not allowed.
 
-    Raises:
-        ValueError: naming an entry that is not allowed.
+    Absent entries are transformers' defaults.
     """
     from transformers import Emu3VQVAEConfig
 
@@ -137,14 +136,9 @@ class MovqFiles(VqganFiles):
 
 
 def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
-    """Return the weights of a checkpoint's codec.
+    """Return the weights of the codec of a checkpoint with this config.json.
 
-    Args:
-        folder: the checkpoint's.
-        config: its config.json.
-
-    Raises:
-        ValueError: naming the checkpoint without a codec, or a file or entry that cannot be used.
+    A ValueError names a checkpoint without a codec, or a file or entry that cannot be used.
     """
     keys, home = folder_shapes(folder), folder.absolute().parent / APART
     prefix = next((one for one in _PREFIXES if any(key.startswith(one) for key in keys)), None)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from configs.fields import mismatch
 from models.codecs.vqgan_config import VqganConfig
 
 if TYPE_CHECKING:
@@ -57,23 +56,13 @@ class ImageTokenizer:
     ) -> Tensor:
         """Return the codes (n, h*w), int64, of images (n, H, W, 3), uint8.
 
-        A code is the index of the nearest latent by Euclidean distance.
-
         Args:
             images: H and W are multiples of `downsampling`.
             chunk: images per forward pass; with 1, an image's codes do not depend on the others.
             precision: bfloat16 is faster and changes a few codes; distances stay in fp32.
-
-        Raises:
-            ValueError: on another dtype or shape.
         """
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
-            raise ValueError(
-                f"images: found {images.dtype} {tuple(images.shape)}, allowed is uint8 (n, H, W, 3)"
-            )
-        if any(side % self.downsampling for side in images.shape[1:3]):
-            expected = f"H and W multiples of {self.downsampling}"
-            raise mismatch("images", str(tuple(images.shape)), expected)
+        assert images.dtype == torch.uint8 and images.ndim == 4 and images.shape[3] == 3
+        assert not any(side % self.downsampling for side in images.shape[1:3])
         codes = [self._nearest(self._latents(batch, precision)) for batch in images.split(chunk)]
         sides = math.prod(side // self.downsampling for side in images.shape[1:3])
         return torch.cat(codes).cpu() if codes else torch.empty((0, sides), dtype=torch.int64)
@@ -92,7 +81,7 @@ class ImageTokenizer:
         return hidden.permute(0, 2, 3, 1).flatten(1, 2)
 
     def _nearest(self, latents: Tensor) -> Tensor:
-        """Return the codes (n, h * w) of the encoder's outputs."""
+        """Return the codes (n, h * w) of the encoder's outputs: the nearest latents."""
         # a latent's own square is the same for every code
         return (self.codebook.square().sum(1) - 2.0 * latents @ self.codebook.T).argmin(-1)
 
@@ -100,26 +89,11 @@ class ImageTokenizer:
     def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Decode codes (n, tokens), image by image, to images (n, H, W, 3), uint8 on the CPU.
 
-        Args:
-            codes: whole numbers below `n_embed`, raster order.
-            grid: rows and columns of tokens; without it the image is square.
-
-        Raises:
-            ValueError: if the codes do not fill the grid or are out of range.
+        grid: rows and columns of tokens; without it the image is square.
         """
-        if codes.ndim != 2:
-            raise ValueError(
-                f"codes: found shape {tuple(codes.shape)}, allowed is (images, tokens)"
-            )
         tokens = codes.shape[1]
         rows, columns = grid or (math.isqrt(tokens), math.isqrt(tokens))
-        if rows * columns != tokens:
-            raise ValueError(
-                f"codes: found {tokens} tokens per image, allowed are {rows} x {columns}"
-            )
-        if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < self.config.n_embed:
-            span = f"{int(codes.min())}..{int(codes.max())}"
-            raise ValueError(f"codes: found {span}, allowed are 0..{self.config.n_embed - 1}")
+        assert rows * columns == tokens
         scale = self.downsampling
         images = torch.empty((len(codes), rows * scale, columns * scale, 3), dtype=torch.uint8)
         for image, row in zip(images, codes.to(self.codebook.device, torch.int64), strict=True):

@@ -77,11 +77,8 @@ class VqganConfig:
 def read_config(path: Path) -> VqganConfig:
     """Read vqgan.yaml, or Emu3.5's config.yaml, where what `params` holds stands alone.
 
-    `lossconfig` and `ckpt_path` are ignored.
-
-    Raises:
-        ValueError: if the file is missing or damaged, lacks a field, or describes a network that is
-            not built here.
+    `lossconfig` and `ckpt_path` are ignored. A ValueError names a file that is missing, damaged or
+    of a network that is not built here.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -115,14 +112,8 @@ def read_config(path: Path) -> VqganConfig:
 def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
     """Return the VQGAN that `vq_config` of a config.json describes.
 
-    Its names are transformers' or the older ones of vqgan.yaml.
-
-    Args:
-        content: the parsed config.json.
-        name: of the file, for errors.
-
-    Raises:
-        ValueError: if `vq_config` is missing or describes a network that is not built here.
+    Its names are transformers' or the older ones of vqgan.yaml. name: of the file, for errors: a
+    ValueError if `vq_config` is missing or describes a network that is not built here.
     """
     given = content.get("vq_config")
     if not isinstance(given, dict):

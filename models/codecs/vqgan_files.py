@@ -81,8 +81,7 @@ class VqganFiles:
     def network(self) -> Network:
         """Return the network on the meta device, once the files' headers fit it.
 
-        Raises:
-            ValueError: naming the damaged file, or every key that does not fit.
+        A ValueError names the damaged file, or every key that does not fit.
         """
         shapes = shapes_in(self.paths)
         with naming(self.source):
@@ -118,11 +117,7 @@ def _without(prefix: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple
 
 
 def vqgan_files(home: Path) -> VqganFiles:
-    """Return Chameleon's VQGAN in a folder with vqgan.yaml and its weights.
-
-    Raises:
-        ValueError: one of the files is missing, or the first is damaged.
-    """
+    """Return Chameleon's VQGAN in a folder; ValueError unless it has vqgan.yaml and the weights."""
     config = read_config(home / VQGAN_CONFIG)
     for path in (home / name for name in VQGAN_WEIGHTS):
         if path.exists():
@@ -154,12 +149,8 @@ def ibq_files(home: Path) -> VqganFiles:
 def llamagen_vq(path: Path, side: int) -> VqganFiles:
     """Return LlamaGen's VQ-16 (arXiv 2406.06525) in vq_ds16_t2i.pt or a file with the same keys.
 
-    Args:
-        path: of --vq_path.
-        side: rows and columns of codes of an image.
-
-    Raises:
-        ValueError: naming flag and file, if it is missing, damaged or another network's.
+    side: rows and columns of codes of an image. A ValueError names --vq_path and the file, if it is
+    missing, damaged or another network's.
     """
     config = _sized(path, "LlamaGen's vq_ds16_t2i.pt", side)
     return VqganFiles(f"--vq_path: {path}", [path], config, llamagen=True, rounding=0.5)
@@ -186,15 +177,8 @@ def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
     """Return Janus-Pro's codec among a checkpoint's weights: LlamaGen's network.
 
     In the authors' files it has LlamaGen's own keys, in transformers' those of taming-transformers,
-    with the decoder's levels counted in the order of execution.
-
-    Args:
-        folder: the checkpoint's.
-        prefix: of the codec's keys.
-        side: rows and columns of codes of an image.
-
-    Raises:
-        ValueError: the weights are missing, damaged or another network's.
+    with the decoder's levels counted in the order of execution. prefix: of the keys. side and
+    errors: as of `llamagen_vq`.
     """
     paths, source = weight_files(folder), f"{folder}, weights {prefix}*"
     if not (shapes := _without(prefix, shapes_in(paths))):
@@ -224,16 +208,10 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
 def vqgan_network(
     config: VqganConfig, shapes: Mapping[str, tuple[int, ...]], prefix: str, llamagen: bool
 ) -> Network:
-    """Return the network of these sizes on the meta device, with its public keys.
+    """Return the network of these sizes on the meta device, with its public keys after `prefix`.
 
-    Args:
-        config: sizes as the configuration says.
-        shapes: of the stored weights, by public key without the prefix.
-        prefix: of the keys.
-        llamagen: keys are LlamaGen's, not those of the taming layout.
-
-    Raises:
-        ValueError: naming every size that the weights contradict.
+    llamagen: keys are LlamaGen's, not those of the taming layout. A ValueError names every size
+    that the stored shapes, by public key without the prefix, contradict.
     """
     # before the network is built, which with wrong sizes takes minutes or overflows
     faults = [
@@ -281,15 +259,10 @@ def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def config_of(shapes: Mapping[str, tuple[int, ...]], side: int, **more: bool) -> VqganConfig:
-    """Return the sizes of the network that has these weights, of files without a configuration.
+    """Return the sizes that stored shapes tell, of files without a configuration.
 
-    Args:
-        shapes: of the stored weights, by public key.
-        side: rows and columns of codes of an image.
-        more: other entries of the configuration.
-
-    Raises:
-        ValueError: if a weight that has one of the sizes is missing, or the sizes fit no VQGAN.
+    side: rows and columns of codes of an image. more: other entries. ValueError if a weight that
+    has one of the sizes is missing, or the sizes fit no VQGAN.
     """
     stored = {"num_res_blocks": 0, "ch_mult": ()} | stored_sizes(shapes)
     if missing := [key for entry, (key, _) in _SHAPED.items() if entry not in stored]:

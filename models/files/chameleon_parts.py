@@ -30,8 +30,7 @@ from support.json_files import read_object
 def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
     """Return the folders in which a checkpoint's tokenizers are looked for, in this order.
 
-    Raises:
-        ValueError: if a given folder holds neither the text tokenizer nor the VQGAN.
+    ValueError if a given folder holds neither the text tokenizer nor the VQGAN.
     """
     if given is None:
         return [folder / "tokenizer", folder.absolute().parent / CHAMELEON_TOKENIZER]
@@ -51,14 +50,9 @@ def find_tokenizer(folder: Path, given: Path | None = None) -> tuple[Path, Path 
 
 
 def find_text(folder: Path, given: Path | None = None) -> Path:
-    """Return the text tokenizer's file of a Chameleon checkpoint.
+    """Return the text tokenizer's file of a Chameleon checkpoint; given: --tokenizer_path.
 
-    Args:
-        folder: the checkpoint's.
-        given: --tokenizer_path.
-
-    Raises:
-        ValueError: naming the missing file, where it was looked for and where users get it.
+    A ValueError says where the file was looked for and where users get it.
     """
     folders = tokenizer_places(folder, given)
     for path in (*(candidate / TEXT_TOKENIZER for candidate in folders), folder / HUB_TOKENIZER):

@@ -44,11 +44,8 @@ class Network:
     def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
         """Read a checkpoint folder's weights into the module and freeze it.
 
-        Returns:
-            The optional keys that were absent.
-
-        Raises:
-            ValueError: naming the folder and every difference, or the file that is damaged.
+        Returns the optional keys that were absent. A ValueError names the folder and every
+        difference, or the file that is damaged.
         """
         return self.fill_from(weight_files(folder), str(folder), dtype, device)
 

@@ -87,17 +87,10 @@ _PUBLISHED = (
 
 
 def refuse_other_model(model: str, path: str, folder: Path) -> None:
-    """Refuse a folder that holds another published model's files.
+    """Refuse a folder that holds another published model's files than those of --model.
 
-    Where only the name of the folder around it says so, this is a remark on stderr.
-
-    Args:
-        model: the value of --model.
-        path: the folder or hub id, as it was given.
-        folder: where its files are.
-
-    Raises:
-        SettingsError: names the model that the folder holds, and what to use instead.
+    Where only the name of the folder around it says so, this is a remark on stderr. path: the
+    folder or hub id, as it was given. A SettingsError names the model, and what to use instead.
     """
     evidence = _evidence(path, folder)
     if evidence is None or model in evidence.published.targets:

@@ -41,15 +41,10 @@ _SHAPED: dict[str, tuple[tuple[str, int], ...]] = {
 def fitting_config(
     folder: Path, spec_of: Callable[[dict], TransformerSpec]
 ) -> tuple[dict, TransformerSpec]:
-    """Return a checkpoint's config.json and the sizes in it, checked against its weights.
+    """Return a checkpoint's config.json and the sizes in it, checked against its weights' headers.
 
-    Args:
-        folder: only headers of its weight files are read.
-        spec_of: config.json -> sizes; ValueError for an entry that cannot be used.
-
-    Raises:
-        ValueError: naming a file that is missing or damaged, or every size in config.json that the
-            stored tensors contradict.
+    spec_of: config.json -> sizes; ValueError for an entry that cannot be used. A ValueError names a
+    file that is missing or damaged, or every size that the stored tensors contradict.
     """
     config = read_object(folder / "config.json")
     shapes = folder_shapes(folder)

@@ -18,8 +18,7 @@ _ENTRIES = ("state_dict", "model", "module")  # where training scripts put the w
 def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield key and tensor of every entry whose key starts with `prefix`, one tensor at a time.
 
-    Raises:
-        ValueError: naming the file that is missing, damaged or holds more than tensors by name.
+    A ValueError names a file that is missing, damaged or holds more than tensors by name.
     """
     for file in files:
         read = _safetensors if file.suffix == ".safetensors" else _pickled
@@ -29,8 +28,7 @@ def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str,
 def load_pickled(file: Path) -> object:
     """Return what `torch.save` wrote, mapped where the format allows it; no code of the file runs.
 
-    Raises:
-        ValueError: naming the file, if it is missing, damaged or would run code.
+    A ValueError names a file that is missing, damaged or would run code.
     """
     try:
         # training scripts keep their arguments in a Namespace

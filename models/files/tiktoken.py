@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from configs.downloads import damage
 from models.files.tokenizer_file import with_literal_texts
@@ -13,8 +14,7 @@ from models.files.tokenizer_file import with_literal_texts
 def read_ranks(path: Path) -> dict[bytes, int]:
     """Return the byte strings of a .tiktoken file with their ranks, which are their ids.
 
-    Raises:
-        ValueError: naming the file, if it is missing or damaged.
+    A ValueError names a missing or damaged file.
     """
     try:
         entries = path.read_bytes().splitlines()
@@ -64,17 +64,7 @@ def _cuts(token: bytes, ranks: dict[bytes, int]) -> list[int]:
     return sorted(cuts, key=lambda cut: (ranks[token[:cut]], ranks[token[cut:]]))
 
 
-def _letters() -> dict[int, str]:
-    """Return the letter that stands for every byte in a byte-level tokenizer (GPT-2)."""
-    # visible characters of Latin-1 stand for themselves
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = (byte for byte in range(256) if byte not in shown)
-    return {byte: chr(byte) for byte in shown} | {
-        byte: chr(256 + index) for index, byte in enumerate(others)
-    }
-
-
-_LETTER = _letters()
+_LETTER = bytes_to_unicode()  # that stands for every byte in a byte-level tokenizer (GPT-2)
 
 
 def _text(token: bytes) -> str:

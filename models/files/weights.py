@@ -29,13 +29,10 @@ class TensorInfo:
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Return the tensors of a weight file by name.
+    """Return the tensors of a weight file by name; ValueError names a missing, damaged or cut one.
 
     safetensors compares the header of its files with their length, so cut files are found out. A
     .bin file is mapped by torch; one that torch before 1.6 wrote cannot be and is read whole.
-
-    Raises:
-        ValueError: naming the file, if it is missing, damaged or cut.
     """
     if path.suffix == ".safetensors":
         with open_safetensors(path, "numpy") as file:
@@ -69,8 +66,7 @@ def naming(source: object) -> Iterator[None]:
 def weight_files(folder: Path) -> list[Path]:
     """Return the weight files of a checkpoint folder, all shards.
 
-    Raises:
-        ValueError: if there are none, or the index is damaged or lists shards that are missing.
+    ValueError if there are none, or the index is damaged or lists shards that are missing.
     """
     files = listed_files(folder)
     if missing := [str(file) for file in files if not file.is_file()]:

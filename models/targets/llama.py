@@ -36,8 +36,7 @@ _BUILT = {
 def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
     """Return the sizes of a decoder with norms on queries and keys, as Chameleon has them.
 
-    Raises:
-        ValueError: naming an entry that is missing or has a value that is not built here.
+    A ValueError names an entry that is missing or has a value that is not built here.
     """
     config = {name: value for name, value in config.items() if value is not None}
     rope = config.get("rope_parameters", {})
@@ -95,12 +94,9 @@ def llama_spec(
     """Return the sizes of a Llama decoder, without norms on queries and keys.
 
     Args:
-        entries: of config.json, with the family's defaults filled in.
+        entries: of config.json, with the family's defaults filled in; errors as of `decoder_spec`.
         width: `head_dim`, of families whose heads need not be hidden / heads channels wide.
         positions: most that caches get room for.
-
-    Raises:
-        ValueError: naming an entry that is missing or not allowed.
     """
     scaling = entries.get("rope_scaling")
     # files of older transformers name the kind of scaling even where nothing is scaled

@@ -129,8 +129,7 @@ def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
 def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerSpec:
     """Return the sizes in a config.json, of a target or a drafter, with LlamaGen's rotation.
 
-    Raises:
-        ValueError: naming an entry that is missing or not allowed.
+    Errors as of `decoder_spec`.
     """
     spec = decoder_spec({"max_position_embeddings": image.condition + image.side**2} | config)
     if spec.head_dim % 4:

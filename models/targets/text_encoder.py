@@ -33,11 +33,7 @@ class TextEncoder:
 
     @classmethod
     def load(cls, folder: Path, length: int, device: torch.device) -> "TextEncoder":
-        """Read a folder in bf16, whatever the target's type.
-
-        Raises:
-            ValueError: naming the flag, the folder and what is missing, damaged or of another kind.
-        """
+        """Read a folder in bf16, whatever the target's type; errors as of `encoder_network`."""
         network, tokenizer = encoder_network(folder), load_tokenizer(folder)
         with naming(_FLAG):
             network.fill(folder, torch.bfloat16, device)
@@ -70,8 +66,7 @@ class TextEncoder:
 def encoder_network(folder: Path) -> Network:
     """Return the encoder of a folder, whose weights are not read yet.
 
-    Raises:
-        ValueError: naming the flag, the folder and what is missing, damaged or of another kind.
+    A ValueError names the flag, the folder and what is missing, damaged or of another kind.
     """
     with naming(_FLAG):
         path = folder / "config.json"

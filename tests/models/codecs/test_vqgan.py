@@ -192,14 +192,3 @@ def test_lossconfig_is_ignored_and_groups_are_kept(tmp_path) -> None:
     }
     path.write_text(yaml.safe_dump(content))
     assert read_config(path) == config
-
-
-def test_bad_codes_and_images(tokenizer) -> None:
-    with pytest.raises(ValueError, match="allowed are 0..15"):
-        tokenizer.decode(torch.full((1, 4), 16))
-    with pytest.raises(ValueError, match="tokens per image"):
-        tokenizer.decode(torch.zeros(1, 5, dtype=torch.int64))
-    with pytest.raises(ValueError, match="uint8"):
-        tokenizer.encode(torch.zeros(1, 16, 16, 3))
-    with pytest.raises(ValueError, match="multiples of 2"):
-        tokenizer.encode(torch.zeros(1, 15, 16, 3, dtype=torch.uint8))
