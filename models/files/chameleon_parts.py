@@ -21,10 +21,8 @@ from models.files.names import (
     VQGAN_CONFIG,
     VQGAN_WEIGHTS,
     WEIGHT_FILES,
-    WEIGHT_INDEXES,
 )
-from models.files.weights import read_header
-from support.json_files import read_object
+from models.files.weights import placed_keys, read_header
 
 
 def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
@@ -101,13 +99,7 @@ def stored_names(folder: Path) -> set[str]:
 
     Empty where these are missing or damaged: reading the weights names the file.
     """
-    for index in WEIGHT_INDEXES:
-        if (folder / index).is_file():
-            try:
-                return set(read_object(folder / index)["weight_map"])
-            except (ValueError, KeyError, TypeError):
-                return set()
     try:
-        return set(read_header(folder / WEIGHT_FILES[0]))
+        return set(placed_keys(folder) or read_header(folder / WEIGHT_FILES[0]))
     except ValueError:
         return set()

@@ -73,31 +73,22 @@ def size_faults(
     config = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), config)
     # a vision model has layers and sizes of its own
     shapes = {key: shape for key, shape in shapes.items() if "vision_model." not in key}
-    stored = {entry: _stored_sizes(dimensions, shapes) for entry, dimensions in _SHAPED.items()}
+    stored = {
+        entry: {
+            shape[axis]
+            for key, shape in shapes.items()
+            for end, axis in places
+            if key.endswith(end) and axis < len(shape)
+        }
+        for entry, places in _SHAPED.items()
+    }
     faults = [
         f"{entry} is {config[entry]}, the weights hold {next(iter(sizes))}"
         for entry, sizes in stored.items()
         if type(config.get(entry)) is int and len(sizes) == 1 and config[entry] not in sizes
     ]
-    layers = _layers([*shapes, *unread])
-    stated = config.get("num_hidden_layers")
+    numbers = (int(match[1]) for key in [*shapes, *unread] if (match := _LAYER.match(key)))
+    layers, stated = max(numbers, default=-1) + 1, config.get("num_hidden_layers")
     if type(stated) is int and 0 < layers != stated:
         faults.append(f"num_hidden_layers is {stated}, the weights hold {layers}")
     return faults
-
-
-def _stored_sizes(
-    places: tuple[tuple[str, int], ...], shapes: Mapping[str, tuple[int, ...]]
-) -> set[int]:
-    return {
-        shape[axis]
-        for key, shape in shapes.items()
-        for end, axis in places
-        if key.endswith(end) and axis < len(shape)
-    }
-
-
-def _layers(keys: Collection[str]) -> int:
-    """Return how many layers the keys number."""
-    numbers = (int(match[1]) for key in keys if (match := _LAYER.match(key)))
-    return max(numbers, default=-1) + 1
