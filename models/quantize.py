@@ -73,12 +73,11 @@ def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
 
 def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
     """Return the bytes of a network's weights, of whose layers the matrices may be quantised."""
-    whole = sum(parameter.numel() for parameter in network.parameters()) * dtype.itemsize
-    if kind is None:
-        return whole
-    matrices = [matrix for layers in layers_of(network) for _, matrix in _matrices(layers)]
-    return whole + sum(_quantized(matrix, kind) - matrix.weight.numel() * dtype.itemsize
-                       for matrix in matrices)  # fmt: skip
+    quantized = () if kind is None else layers_of(network)
+    matrices = [matrix for layers in quantized for _, matrix in _matrices(layers)]
+    others = {*network.parameters()} - {matrix.weight for matrix in matrices}
+    whole = sum(parameter.numel() for parameter in others) * dtype.itemsize
+    return whole + sum(_quantized(matrix, kind) for matrix in matrices)
 
 
 def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:

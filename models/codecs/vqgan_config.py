@@ -48,9 +48,7 @@ class VqganConfig:
     n_embed: int
     resolution: int
     num_groups: int = 32  # of the GroupNorms: 32 in every public file, where the key is absent
-    coarse_attention: bool = (
-        False  # the coarsest blocks attend, too, not only the middle (LlamaGen)
-    )
+    coarse_attention: bool = False  # of the coarsest blocks, not only the middle (LlamaGen)
     spatial_norm: bool = False  # the latents scale and shift the decoder's norms (MoVQGAN)
 
     def __post_init__(self) -> None:

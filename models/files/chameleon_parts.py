@@ -9,7 +9,6 @@ tokenizer.json does. For a hub id, --tokenizer_path is by default `chameleon/tok
 where that exists (configs/targets.py).
 """
 
-from collections.abc import Collection
 from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER, META_FILES
@@ -66,7 +65,7 @@ def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
     """
     folders = tokenizer_places(folder, given)
     home = next((candidate for candidate in folders if not missing_vqgan(candidate)), None)
-    if home is None and not has_decoder(stored_names(folder)):
+    if home is None and f"{BUNDLED_VQGAN}decoder.conv_out.weight" not in stored_names(folder):
         # a folder that has one of the two files is the one that the user meant
         begun = next(
             (candidate for candidate in folders if (candidate / VQGAN_CONFIG).is_file()), folders[0]
@@ -87,11 +86,6 @@ def missing_vqgan(folder: Path) -> list[str]:
     missing = [] if (folder / VQGAN_CONFIG).is_file() else [VQGAN_CONFIG]
     weights = any((folder / name).is_file() for name in VQGAN_WEIGHTS)
     return missing if weights else [*missing, " or ".join(VQGAN_WEIGHTS)]
-
-
-def has_decoder(names: Collection[str]) -> bool:
-    """Return whether a checkpoint with these keys brings a VQGAN that can decode."""
-    return f"{BUNDLED_VQGAN}decoder.conv_out.weight" in names
 
 
 def stored_names(folder: Path) -> set[str]:

@@ -13,6 +13,8 @@ from html.entities import html5
 from html.parser import HTMLParser
 from urllib.parse import unquote_plus
 
+from models.files.gather import renamed
+
 _ENDS = "com|co|ru|net|org|edu|gov|it"
 _SUFFIXES = "png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4"
 _IDEOGRAPHS = (
@@ -104,19 +106,13 @@ def clean_caption(text: str) -> str:
 
 
 def _cleaned(text: str) -> str:
-    text = _replaced(unquote_plus(text).strip().lower(), _BEFORE)
+    text = renamed(unquote_plus(text).strip().lower(), _BEFORE)
     parser = _Text()
     parser.feed(text.replace("<![", "&lt;!["))  # the parser fails at most marked sections
     parser.close()
-    text = _replaced("".join(parser.parts), _AFTER)
+    text = renamed("".join(parser.parts), _AFTER)
     if len(re.findall("[-_]", text)) > 3:  # this-is-my-cat
         text = re.sub("[-_]", " ", text)
     text = unicodedata.normalize("NFC", re.sub(_CONTROLS, "", text))
     text = html.unescape(html.unescape(text)).strip()
-    return _replaced(text, _LAST).strip()
-
-
-def _replaced(text: str, rules: tuple[tuple[str, str], ...]) -> str:
-    for pattern, replacement in rules:
-        text = re.sub(pattern, replacement, text)
-    return text
+    return renamed(text, _LAST).strip()

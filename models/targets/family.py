@@ -128,10 +128,6 @@ class Family(ABC):
         count = images.config.n_embed
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
 
-    def codes(self, folder: Path, options: TargetOptions) -> int:
-        """Return the number of image codes."""
-        return self.image_codes(folder, options).count
-
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         """Return the latents of the image codes, (codes, width), fp32."""
         return self.images(folder, options).codebook

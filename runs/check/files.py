@@ -97,7 +97,7 @@ class Examination:
         image: ImageTokens | None = None
         if target.spec is not None and None not in parts.values():
             together = self._check("parts", "together", family.compatible, folder)
-            codes = family.codes(folder, self.options)
+            codes = family.image_codes(folder, self.options).count
             self._look_at_distance_tables(codes, folder)
             if together is not None:
                 image = ImageTokens(together.grid, codes)
