@@ -162,10 +162,7 @@ def kernels() -> ctypes.CDLL:
     """Return the library; the first call on a machine compiles it, which takes some seconds.
 
     It stays in the user's cache folder, under a name of its own for every source, compiler and
-    processor.
-
-    Raises:
-        NoKernels: there is no C++ compiler, or it fails.
+    processor. NoKernels if there is no C++ compiler, or it fails.
     """
     compiler = find_compiler()
     try:

@@ -28,9 +28,7 @@ _PADDED = 1024  # it fills up rows to a multiple of this
 def weight_format(kind: str, device: torch.device) -> Any:
     """Return torchao's configuration of `int8` or `int4`.
 
-    Raises:
-        ValueError: torchao is not installed.
-        SettingsError: int4 without a CUDA device, for which its kernel is made.
+    ValueError without torchao; SettingsError for int4 without a CUDA device, as its kernel needs.
     """
     if kind == "int4" and device.type != "cuda":
         refuse("quantize", kind, "int8, or int4 with a CUDA device")

@@ -20,7 +20,7 @@ from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.files.network import public_state
-from models.targets.llama import decoder_keys, decoder_spec, llama_drafter_spec
+from models.targets.llama import decoder_keys, decoder_spec, llama_spec
 from models.transformer import Transformer
 from runs.session import Session, open_session
 from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
@@ -175,7 +175,9 @@ def llama_drafter(entries: dict, target: Transformer) -> tuple[EagleHead, dict]:
     """
     config = entries | {"num_hidden_layers": 1, "bias": True}
     config = {name: value for name, value in config.items() if "token_id" not in name}
-    head = randomised(EagleHead(llama_drafter_spec(config, target.spec)), 1)
+    positions = target.spec.max_positions
+    spec = replace(llama_spec(config), max_positions=positions, first_norm=False)
+    head = randomised(EagleHead(spec), 1)
     make_kin(target, head)
     return head, config
 

@@ -97,11 +97,8 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
     """Return the table of a codebook with so many codes.
 
     It is memory-mapped and read-only; or, with `neighbours`, a copy in memory of that many columns,
-    so that the rest of a public table never is in memory.
-
-    Raises:
-        ValueError: naming the file, if it is missing, damaged, of another shape or type, or names
-            codes that the codebook does not have.
+    so that the rest of a public table never is in memory. A ValueError names a file that is
+    missing, damaged or of another codebook.
     """
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -8,13 +8,8 @@ _OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
 def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     """Return the local folder of a checkpoint: `path` itself, or the snapshot of a hub id.
 
-    Args:
-        path: a folder, or owner/name.
-        flag: that named it, for errors.
-        download: whether a snapshot may be fetched; it never is with HF_HUB_OFFLINE.
-
-    Raises:
-        ValueError: if it is neither, or the snapshot is not on this machine and cannot be fetched.
+    flag: that named it, for errors. download: whether a snapshot may be fetched; it never is with
+    HF_HUB_OFFLINE. ValueError if path is neither, or a snapshot is not here and cannot be fetched.
     """
     folder = Path(path)
     if folder.is_dir():

@@ -18,7 +18,7 @@ from models.files.sizes import fitting_config
 from models.files.tokenizer_file import load_tokenizer
 from models.files.weights import naming
 from models.target import TargetModel
-from models.targets.llama import llama_drafter_spec
+from models.targets.llama import llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
 from support.json_files import read_object
@@ -93,8 +93,11 @@ class Family(ABC):
         return ImageCodes(sizes.n_embed, sizes.grid[0], sizes.downsampling)
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
-        """Return the sizes in a drafter's config.json; errors as `spec`."""
-        return llama_drafter_spec(config, target)
+        """Return the sizes in a drafter's config.json, with room for sequences of the target.
+
+        As in published EAGLE heads, layer 0 has no norm before its attention. Errors as `spec`.
+        """
+        return replace(llama_spec(config), max_positions=target.max_positions, first_norm=False)
 
     def entries(self, config: dict) -> dict:
         """Return the entries that a new drafter takes over, in one flat table."""

@@ -112,14 +112,6 @@ def llama_spec(
     return replace(spec, head_width=width)
 
 
-def llama_drafter_spec(config: Mapping[str, object], target: TransformerSpec) -> TransformerSpec:
-    """Return the sizes of an EAGLE head for a Llama target, with room for its sequences.
-
-    As in the published heads, layer 0 has no norm before its attention.
-    """
-    return replace(llama_spec(config), max_positions=target.max_positions, first_norm=False)
-
-
 def decoder_keys(
     spec: TransformerSpec, vocab: ImageVocab | None = None, public: str = "model.", ours: str = ""
 ) -> KeyMap:
