@@ -42,40 +42,19 @@ _PROMPT = 1024  # tokens of a prompt that find room
 PATCH = 16  # pixels per image token along a side, of the codec VQ-16
 
 
-@dataclass(frozen=True)
-class Keys:
-    """Public keys of one layout; modules end with a dot, tensors do not."""
-
-    decoder: str  # the language model's layers, norm and embedding
-    codes: str  # table of the image codes' vectors
-    inner: str  # the two layers that bring such a vector to the decoder's width
-    outer: str
-    score: str  # the two layers that score the codes
-    head: str
-    codec: str  # the image codec
-    unused: tuple[str, ...]  # networks that decoding does not need
-
-
-TRANSFORMERS = Keys(
-    decoder="model.language_model.",
-    codes="model.generation_embeddings.weight",
-    inner="model.generation_aligner.fc1.",
-    outer="model.generation_aligner.hidden_layers.0.",
-    score="model.generation_head.proj_out.",
-    head="model.generation_head.vision_head.",
-    codec="model.vqmodel.",
-    unused=("model.vision_model.", "model.aligner.", "lm_head."),
+_DECODER, _CODEC, _AUTHORS_CODEC = "model.language_model.", "model.vqmodel.", "gen_vision_model."
+# the authors' keys -> transformers'
+_AUTHORS = (
+    (r"^language_model\.model\.", _DECODER),
+    (r"^language_model\.lm_head\.", "lm_head."),
+    (r"^gen_embed\.", "model.generation_embeddings."),
+    (r"^gen_aligner\.layers\.0\.", "model.generation_aligner.fc1."),
+    (r"^gen_aligner\.layers\.2\.", "model.generation_aligner.hidden_layers.0."),
+    (r"^gen_head\.output_mlp_projector\.", "model.generation_head.proj_out."),
+    (r"^gen_head\.", "model.generation_head."),
 )
-AUTHORS = Keys(
-    decoder="language_model.model.",
-    codes="gen_embed.weight",
-    inner="gen_aligner.layers.0.",
-    outer="gen_aligner.layers.2.",
-    score="gen_head.output_mlp_projector.",
-    head="gen_head.vision_head.",
-    codec="gen_vision_model.",
-    unused=("vision_model.", "aligner.", "language_model.lm_head."),
-)
+# networks that decoding does not need, in both layouts; the image codec is read by itself
+_UNUSED = ("model.vision_model.", "vision_model.", "model.aligner.", "aligner.", "lm_head.")
 _VQ = {"num_embeddings": 16384, "embed_dim": 8, "projection_dim": 2048, "num_hidden_layers": 2}
 _VISION = {"image_size": 384, "patch_size": PATCH}
 
@@ -89,7 +68,7 @@ class JanusConfig:
     width: int  # of their vectors
     inner: int  # width between the two layers that score codes
     side: int  # image tokens per row and column
-    keys: Keys
+    codec: str  # prefix of the image codec's keys
 
 
 def janus_config(config: Mapping[str, object]) -> JanusConfig:
@@ -108,7 +87,7 @@ def _transformers(config: Mapping[str, object]) -> JanusConfig:
         filled(config.get("text_config"), LLAMA),
         *_sizes("vq_config.", vq, "num_embeddings", "embed_dim", "projection_dim"),
         side,
-        TRANSFORMERS,
+        _CODEC,
     )
 
 
@@ -124,7 +103,7 @@ def _authors(config: Mapping[str, object]) -> JanusConfig:
         *_sizes("gen_vision_config.params.", codec, "image_token_size", "n_embed"),
         *_sizes("gen_head_config.params.", head, "image_token_embed"),
         _side("vision_config.params.", filled(vision, _VISION) | {"patch_size": PATCH}),
-        AUTHORS,
+        _AUTHORS_CODEC,
     )
 
 
@@ -207,19 +186,20 @@ class JanusNetwork(nn.Module):
         rows.copy_(self.aligner(self.codes.weight))
 
 
-def janus_keys(spec: TransformerSpec, text: int, public: Keys) -> KeyMap:
+def janus_keys(spec: TransformerSpec, text: int) -> KeyMap:
     """Return public keys -> parameters of `JanusNetwork`; text: number of the text's ids."""
-    keys = decoder_keys(spec, None, public.decoder, "transformer.")
+    keys = decoder_keys(spec, None, _DECODER, "transformer.")
     del keys[HEAD]  # of the text
-    words = Slot("transformer.embedding.weight", rows=slice(0, text))
-    keys |= {f"{public.decoder}embed_tokens.weight": words, public.codes: Slot("codes.weight")}
+    keys[f"{_DECODER}embed_tokens.weight"] = Slot("transformer.embedding.weight", slice(0, text))
+    keys["model.generation_embeddings.weight"] = Slot("codes.weight")
     for theirs, ours in (
-        (public.inner, "aligner.inner"),
-        (public.outer, "aligner.outer"),
-        (public.score, "transformer.head.inner"),
-        (public.head, "transformer.head.outer"),
+        ("aligner.fc1", "aligner.inner"),
+        ("aligner.hidden_layers.0", "aligner.outer"),
+        ("head.proj_out", "transformer.head.inner"),
+        ("head.vision_head", "transformer.head.outer"),
     ):
-        keys |= {f"{theirs}{name}": Slot(f"{ours}.{name}") for name in ("weight", "bias")}
+        for name in ("weight", "bias"):
+            keys[f"model.generation_{theirs}.{name}"] = Slot(f"{ours}.{name}")
     return keys
 
 
@@ -245,8 +225,8 @@ class JanusPro(Family):
         parsed = janus_config(config)
         with torch.device("meta"):
             module = JanusNetwork(self.spec(config), parsed)
-        keys = janus_keys(module.spec, module.vocab.first_id, parsed.keys)
-        return Network(module, keys, ignored=(parsed.keys.codec, *parsed.keys.unused))
+        keys = janus_keys(module.spec, module.vocab.first_id)
+        return Network(module, keys, ignored=(parsed.codec, *_UNUSED), renames=_AUTHORS)
 
     def finish(self, network: JanusNetwork, prompts: Prompts) -> Transformer:
         network.embed_codes()
@@ -256,7 +236,7 @@ class JanusPro(Family):
         config = read_object(folder / "config.json")
         with naming(folder):
             parsed = janus_config(config)
-        files = janus_vq(folder, parsed.keys.codec, parsed.side)
+        files = janus_vq(folder, parsed.codec, parsed.side)
         if files.config.n_embed != parsed.codes:
             raise ValueError(
                 f"{folder}: the codec has {files.config.n_embed} codes, config.json {parsed.codes}"

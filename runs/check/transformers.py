@@ -31,7 +31,7 @@ from models.files.weights import weight_files
 from models.target import TargetModel
 from models.targets.emu3 import Emu3, Emu35
 from models.targets.glm_image import UNREAD
-from models.targets.janus import janus_config
+from models.targets.janus import JanusPro, janus_config
 from models.targets.liquid import Liquid
 from support.json_files import read_object
 
@@ -127,8 +127,9 @@ def glm_image_oracle(folder: Path, target: TargetModel) -> Oracle:
 
 def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
     """Return transformers' Llama, with Janus's embedding and head of image codes."""
-    config = janus_config(read_object(folder / "config.json"))
-    keys, tensors = config.keys, dict(read_tensors(weight_files(folder)))
+    content = read_object(folder / "config.json")
+    config, layout = janus_config(content), JanusPro().network(content)
+    tensors = {layout.name(key): x for key, x in read_tensors(weight_files(folder))}
     with torch.device("meta"):
         llama = LlamaModel(_config(LlamaConfig, config.decoder))
         sizes = JanusVQVAEConfig(
@@ -138,20 +139,15 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
             image_token_embed_dim=config.decoder["hidden_size"],
         )
         aligner, head = JanusVQVAEAlignerMLP(sizes), JanusVQVAEHead(sizes)
-    parts = (
-        (llama, {"": keys.decoder}),
-        (aligner, {"fc1.": keys.inner, "hidden_layers.0.": keys.outer}),
-        (head, {"proj_out.": keys.score, "vision_head.": keys.head}),
-    )
-    for module, names in parts:
+    parts = {"language_model.": llama, "generation_aligner.": aligner, "generation_head.": head}
+    for name, module in parts.items():
         state = {
-            name + key.removeprefix(prefix): tensor.to(target.device, target.dtype)
-            for name, prefix in names.items()
+            key.removeprefix(f"model.{name}"): tensor.to(target.device, target.dtype)
             for key, tensor in tensors.items()
-            if key.startswith(prefix)
+            if key.startswith(f"model.{name}")
         }
         _fill(module, state, folder, target)
-    vectors = tensors[keys.codes].to(target.device, target.dtype)
+    vectors = tensors["model.generation_embeddings.weight"].to(target.device, target.dtype)
 
     def features(ids: Tensor) -> Tensor:
         code = ids - target.vocab.first_id
