@@ -127,12 +127,12 @@ class MovqFiles(VqganFiles):
         keys = {key: slot for key, slot in slots.items() if key not in counters}
         return Network(model, keys, counters, renames=self.renames, prefix=self.prefix)
 
-    def open(self, model: Emu3VQVAE) -> MoVQ:
+    def open(self, model: Emu3VQVAE, device: torch.device) -> MoVQ:
         for name, statistic in model.named_buffers():
             if name.endswith(_COUNTER):
                 statistic.zero_()
         _take_one_frame(model)
-        return MoVQ(model, self.config, source=self.source)
+        return MoVQ(model.to(device), self.config, source=self.source)
 
 
 def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:

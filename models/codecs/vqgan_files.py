@@ -97,16 +97,16 @@ class VqganFiles:
         """Return the image tokenizer in fp32; errors as `network`."""
         network = self.network()
         network.fill_from(self.paths, self.source, torch.float32, torch.device("cpu"))
-        return self.open(network.module).to(torch.device(device))
+        return self.open(network.module, torch.device(device))
 
-    def open(self, model: nn.Module) -> ImageTokenizer:
+    def open(self, model: nn.Module, device: torch.device) -> ImageTokenizer:
         """Return the image tokenizer of a network with its weights."""
         if self.llamagen:
             # The file holds latents of any length; the decoder was trained on those of length 1.
             # The length of the encoder's outputs does not change which of these is nearest.
             codebook = model.quantize.embedding.weight
             codebook.data = F.normalize(codebook.data, dim=-1)
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(device, memory_format=torch.channels_last)
         return self.kind(model, self.config, self.rounding, self.source)
 
 
