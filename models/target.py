@@ -82,16 +82,15 @@ class TargetModel:
     @property
     def pictured(self) -> bool:
         """Whether `picture` makes pictures, not only images of tokens."""
-        return not isinstance(self.images, TokenPicture) or self.images.painter is not None
+        return getattr(self.images, "painter", True) is not None  # a VQGAN needs no painter
 
     def picture(self, codes: Tensor, text: str, seed: int) -> Tensor:
         """A finished image's codes (grid.tokens,) -> pixels (height, width, 3), uint8 on the CPU.
 
         text, seed: of the image, for painters that have noise of their own.
         """
-        if isinstance(self.images, TokenPicture) and self.images.painter is not None:
-            size = self.grid.rows, self.grid.columns
-            return self.images.painter.paint(codes, size, text, seed)
+        if (painter := getattr(self.images, "painter", None)) is not None:
+            return painter.paint(codes, (self.grid.rows, self.grid.columns), text, seed)
         return self.to_image(codes[None])[0]
 
     def to_image(self, codes: Tensor) -> Tensor:
