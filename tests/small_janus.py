@@ -14,11 +14,9 @@ from transformers import JanusConfig, JanusForConditionalGeneration
 
 from models.files.network import public_state
 from models.targets.janus import (
-    AUTHORS,
     BEGIN_IMAGE,
     BOS,
     PAD,
-    TRANSFORMERS,
     JanusNetwork,
     JanusPro,
     janus_keys,
@@ -119,19 +117,25 @@ def authors_config(config: JanusConfig) -> dict:
 
 def whole_state(config: JanusConfig, network: JanusNetwork) -> dict[str, Tensor]:
     """Return all weights as transformers names them, those of image understanding included."""
-    keys = janus_keys(network.spec, network.vocab.first_id, TRANSFORMERS)
+    keys = janus_keys(network.spec, network.vocab.first_id)
     codec = small_janus(CODES, SIDE, _LEVELS).state_dict()
     # transformers compares encoder outputs with the vectors as they are stored
     codec["quantize.embedding.weight"] = F.normalize(codec["quantize.embedding.weight"], dim=-1)
     state = JanusForConditionalGeneration(config).state_dict() | public_state(network, keys)
-    state |= {TRANSFORMERS.codec + key: value for key, value in codec.items()}
+    state |= {"model.vqmodel." + key: value for key, value in codec.items()}
     return {key: value.clone().contiguous() for key, value in state.items()}
 
 
 def authors_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under deepseek-ai's keys."""
     names = (
-        *(zip(_modules(TRANSFORMERS), _modules(AUTHORS), strict=True)),
+        ("model.language_model.", "language_model.model."),
+        ("model.generation_embeddings.", "gen_embed."),
+        ("model.generation_aligner.fc1.", "gen_aligner.layers.0."),
+        ("model.generation_aligner.hidden_layers.0.", "gen_aligner.layers.2."),
+        ("model.generation_head.proj_out.", "gen_head.output_mlp_projector."),
+        ("model.generation_head.vision_head.", "gen_head.vision_head."),
+        ("model.vqmodel.", "gen_vision_model."),
         ("lm_head.", "language_model.lm_head."),
         ("model.vision_model.", "vision_model.vision_tower."),
         ("model.aligner.fc1.", "aligner.layers.0."),
@@ -141,9 +145,5 @@ def authors_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     for key, value in state.items():
         old, new = next(pair for pair in names if key.startswith(pair[0]))
         key = new + key.removeprefix(old)
-        renamed |= public_vq({key: value}) if new == AUTHORS.codec else {key: value}
-    return renamed | {f"{AUTHORS.codec}quantize.codebook_used": torch.zeros(65536)}
-
-
-def _modules(keys: object) -> tuple[str, ...]:
-    return tuple(value for value in vars(keys).values() if isinstance(value, str))
+        renamed |= public_vq({key: value}) if new == "gen_vision_model." else {key: value}
+    return renamed | {"gen_vision_model.quantize.codebook_used": torch.zeros(65536)}

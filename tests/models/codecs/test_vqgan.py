@@ -13,8 +13,7 @@ from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig, read_config, write_config
-from models.codecs.vqgan_files import load_vqgan
-from models.codecs.vqgan_layout import build_vqmodel, to_taming
+from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan, to_taming
 
 SMALL = VqganConfig(
     ch=32, ch_mult=(1, 2), num_res_blocks=1, z_channels=8, embed_dim=4, n_embed=16, resolution=16
@@ -36,7 +35,7 @@ def _images(count: int, side: int = 16) -> torch.Tensor:
 
 
 def test_export_and_load_give_the_same_pixels_and_codes(tokenizer, tmp_path) -> None:
-    tokenizer.save(tmp_path)
+    save_vqgan(tokenizer, tmp_path)
     loaded = load_vqgan(tmp_path)
     codes = tokenizer.encode(_images(3))
     assert loaded.config == SMALL and loaded.grid == (8, 8)
@@ -75,7 +74,7 @@ def test_encoder_equals_transformers_chameleon(tokenizer, tmp_path) -> None:
         channel_multiplier=[1, 2], num_res_blocks=1,
     )  # fmt: skip
     reference = ChameleonVQVAE(config).eval()
-    tokenizer.save(tmp_path)
+    save_vqgan(tokenizer, tmp_path)
     weights = load_file(tmp_path / "vqgan.safetensors")
     encoder_half = {
         name: value for name, value in weights.items() if not name.startswith("decoder.")
@@ -141,7 +140,7 @@ def _decoder_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def test_checkpoint_with_loss_keys_is_read(tokenizer, tmp_path) -> None:
-    tokenizer.save(tmp_path)
+    save_vqgan(tokenizer, tmp_path)
     weights = load_file(tmp_path / "vqgan.safetensors")
     (tmp_path / "vqgan.safetensors").unlink()
     state = {**weights, "loss.discriminator.weight": torch.zeros(2)}

@@ -14,8 +14,7 @@ from small_lumina2 import CODEC, LUMINA2, SPECIAL, write_lumina2
 from configs.schema import MethodSettings, SamplingSettings
 from models.base import ImageGrid
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_files import movqgan_files
-from models.codecs.vqgan_layout import build_vqmodel
+from models.codecs.vqgan_files import build_vqmodel, movqgan_files
 from models.registry import FAMILIES
 from models.target import TargetModel
 from models.targets.lumina_mgpt import FIRST_CODE
