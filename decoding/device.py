@@ -27,11 +27,13 @@ def to_host(values: Tensor) -> np.ndarray:
 
 def constant(values: tuple, device: torch.device) -> Tensor:
     """Return numbers that never change as a tensor on the device, which is copied there once."""
-    return _constant(values, torch.device(device))
+    fractions = any(isinstance(value, float) for value in values)
+    return _constant(values, fractions, torch.device(device))
 
 
 @cache  # without a limit: a captured graph reads these tensors at their addresses
-def _constant(values: tuple, device: torch.device) -> Tensor:
+def _constant(values: tuple, fractions: bool, device: torch.device) -> Tensor:
+    # fractions: tells (1.0,) from (1,), which is equal as a key but makes another type of tensor
     with torch.inference_mode(False):
         return torch.tensor(values).to(device)
 

@@ -10,6 +10,7 @@ from fakes import codes, p_value
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
+from decoding.device import constant
 from decoding.drafter import Draft
 from decoding.images import Job
 from decoding.noise import gumbel
@@ -185,3 +186,9 @@ def test_at_temperature_0_the_cuts_of_the_distribution_do_not_count() -> None:
     cut = SamplingDistribution(temperature=0, top_k=5, top_p=0.5)
     assert distribution_key(cut) == distribution_key(SamplingDistribution(temperature=0))
     assert distribution_key(SamplingDistribution(top_k=5)) != distribution_key(PLAIN)
+
+
+def test_equal_constants_of_two_types_are_two_tensors() -> None:
+    """Slots once came as fractions after the odds (1.0,) of another method's window."""
+    for values, dtype in (((1.0,), torch.float32), ((1,), torch.int64), ((1.0,), torch.float32)):
+        assert constant(values, "cpu").dtype == dtype

@@ -19,7 +19,6 @@ from drafters.block import (
     BlockHead,
     Window,
     choose_window,
-    visible,
 )
 from drafters.hidden_states import UNKNOWN, Nodes, Recalling, StaleHiddenStates
 from drafters.loading import LoadedDrafter
@@ -68,27 +67,6 @@ def test_nodes_are_recalled_by_similarity() -> None:
     assert similarity[0, 0] == pytest.approx(merits.max().item() / sum(SHARPNESS))
     assert similarity[0, 1] == UNKNOWN  # where what is found is not read
     assert recalling.known.tolist() == [[True, False]]
-
-
-def test_the_same_tokens_have_the_similarity_of_one() -> None:
-    directions = torch.nn.functional.normalize(random(6, 5), dim=-1)
-    nodes = Nodes(torch.tensor([[2]]), torch.tensor([[[1, 2, 3]]]), random(1, 1, 1, 3))
-    similar = Directions(directions, torch.float64)
-    found, similarity = Recalling.at(torch.tensor([[2]]), nodes, similar).after(nodes.lineage)
-    torch.testing.assert_close(found, nodes.hidden)
-    assert similarity.item() == pytest.approx(1)
-
-
-def test_what_slots_see() -> None:
-    """Three slots for decided tokens, two steps of candidates; two images."""
-    mask = visible(torch.tensor([1, 3]), 3, 2)
-    for image, count in enumerate((1, 3)):
-        seen = [set(row.nonzero()[:, 0].tolist()) for row in mask[image]]
-        before_root = set(range(count - 1))
-        assert seen[:3] == [{0}, {0, 1}, {0, 1, 2}]
-        for slot in range(3, 3 + CANDIDATES):
-            assert seen[slot] == before_root | {slot}
-            assert seen[slot + CANDIDATES] == before_root | {3, slot + CANDIDATES}
 
 
 def test_an_untrained_head_mixes_what_the_eagle_head_predicts(session) -> None:
