@@ -4,7 +4,9 @@ The timings lie beside the compiled library, so another compiler, processor or t
 """
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -14,7 +16,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.utils.benchmark import Timer
 
 from models.base import Context, TransformerSpec
 from models.fused import run_fused
@@ -26,7 +27,7 @@ from support.durable import encode_json, replace_file
 # A network in the processor's cache and one that is read from memory; plain decoding and a draft.
 WIDTHS, TOKENS = (256, 1024), (1, 16)
 _PAST = 64  # cached tokens
-_REPEATS = 10  # the fastest counts
+_REPEATS, _SECONDS = 20, 0.3  # whichever ends first; the fastest counts
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ def faster(network: nn.Module) -> bool:
     """Return whether kernels run a network's layers faster than torch, over few and many tokens.
 
     The weights count as they would be packed, and the width that is nearest to the network's.
-    NoKernels if they cannot be built.
+
+    Raises:
+        NoKernels: they cannot be built.
     """
     dtype, stored = next(network.parameters()).dtype, stored_type(network)
     widths = {blocks.spec.hidden for blocks in network.modules() if isinstance(blocks, Blocks)}
@@ -64,12 +67,14 @@ def _gain(dtype: torch.dtype, stored: torch.dtype, width: int) -> float:
 def timings(dtype: torch.dtype, stored: torch.dtype) -> tuple[Timing, ...]:
     """Return the timings for types of `NAMES`; the first call on a machine measures, in seconds.
 
-    NoKernels if the kernels cannot be built.
+    Raises:
+        NoKernels: the kernels cannot be built.
     """
     kernels()
     name, kept = NAMES[dtype, stored], _read()
     if name not in kept:
-        rows = [_measure(dtype, stored, *sizes) for sizes in product(WIDTHS, TOKENS)]
+        with _one_thread():
+            rows = [_measure(dtype, stored, *sizes) for sizes in product(WIDTHS, TOKENS)]
         kept = _read() | {name: [asdict(row) for row in rows]}
         # the library may be loaded already while another cache folder is set
         _path().parent.mkdir(parents=True, exist_ok=True)
@@ -94,6 +99,17 @@ def _read() -> dict[str, list[dict[str, float]]]:
         return json.loads(path.read_bytes()) if path.exists() else {}
     except ValueError:  # a damaged file is measured again
         return {}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Time with one thread: on a busy machine threads wait for one another, at random."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Cache:
@@ -138,10 +154,14 @@ def _measure(dtype: torch.dtype, stored: torch.dtype, width: int, tokens: int) -
 
 
 def _fastest(*ways: Callable[[], Tensor]) -> list[float]:
-    """Return the fewest seconds of each way; they take turns, so that other work slows all.
-
-    A timer sets one thread: on a busy machine threads wait for one another, at random.
-    """
-    timers = [Timer("way()", globals={"way": way}) for way in ways]
-    rounds = [[timer.timeit(1).mean for timer in timers] for _ in range(_REPEATS)]
-    return [min(seconds) for seconds in zip(*rounds, strict=True)]
+    """Return the fewest seconds of each way; they take turns, so that other work slows all."""
+    fewest = [float("inf")] * len(ways)
+    started = time.perf_counter()
+    for repeat in range(_REPEATS):
+        for number, way in enumerate(ways):
+            begin = time.perf_counter()
+            way()
+            fewest[number] = min(fewest[number], time.perf_counter() - begin)
+        if repeat >= 2 and time.perf_counter() - started > _SECONDS:
+            break
+    return fewest

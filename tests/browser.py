@@ -48,7 +48,7 @@ def serving(
     )  # fmt: skip
     try:
         loading, line = process.stdout.readline(), process.stdout.readline()
-        assert "] loading the model (tiny) from " in loading
+        assert "] loading the model (tiny) from " in loading, loading
         assert line == f"http://127.0.0.1:{port}/: the page; Ctrl-C ends it\n", line
         yield f"127.0.0.1:{port}", process
     finally:

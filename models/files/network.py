@@ -58,7 +58,8 @@ class Network:
         place; the files are read tensor by tensor.
         """
         self.check(shapes_in(files), source)
-        self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+        nn.Module.to(self.module, dtype)  # `to` of diffusers' networks warns
+        self.module.to_empty(device=device).requires_grad_(False).eval()
         tensors, absent = self.module.state_dict(), set(self.optional)
         for key, tensor in read_tensors(files):
             # `faults` has compared all shapes; what is not ours is passed over
