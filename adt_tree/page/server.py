@@ -64,7 +64,7 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
             quiet=True,
             share=False,
             ssr_mode=False,
-            num_workers=1,
+            num_workers=0,  # a second process would outlive Ctrl-C and keep the next port
             footer_links=[],
             theme=THEME,
             css_paths=HERE / "stage.css",

@@ -319,6 +319,9 @@ def test_the_policy_is_sent_nothing_is_written_elsewhere_and_ctrl_c_ends_it(serv
     kept = [path for path in served.home.rglob("*") if path.is_file()]
     assert all(path.match(".cache/adt-tree/kernels-*") for path in kept)  # of --compile
     assert [*served.work.rglob("*")] == []
+    pid = served.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    assert not children.exists() or children.read_text() == ""  # none can outlive it
     served.process.send_signal(signal.SIGINT)
     started = time.monotonic()
     assert served.process.wait(60) in (0, 130) and time.monotonic() - started < 60
