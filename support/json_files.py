@@ -78,8 +78,13 @@ def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
 
     NaN passes: whoever reads the figures says which one it is.
     """
-    for number, text in enumerate(_content(path).splitlines(), 1):
-        yield number, _parse_line(text, "id", finite=False)
+    try:
+        file = path.open("rb")  # line by line: a trace of thousands of images is large
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with file:
+        for number, text in enumerate(file, 1):
+            yield number, _parse_line(text, "id", finite=False)
 
 
 class JsonLog:
@@ -118,7 +123,11 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> SettingsError:
+    return SettingsError(f"{path}: cannot be read: {error.strerror}")
 
 
 def _parse_line(text: bytes, key: str, finite: bool) -> Line | None:

@@ -96,7 +96,7 @@ class VqganFiles:
     def load(self, device: torch.device | str = "cpu") -> ImageTokenizer:
         """Return the image tokenizer in fp32; errors as `network`."""
         network = self.network()
-        network.fill_from(self.paths, self.source, torch.float32, torch.device("cpu"))
+        network.read(self.paths, torch.float32, torch.device("cpu"))
         return self.open(network.module, torch.device(device))
 
     def open(self, model: nn.Module, device: torch.device) -> ImageTokenizer:

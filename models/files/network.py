@@ -47,17 +47,15 @@ class Network:
         Returns the optional keys that were absent. A ValueError names the folder and every
         difference, or the file that is damaged.
         """
-        return self.fill_from(weight_files(folder), str(folder), dtype, device)
+        files = weight_files(folder)
+        self.check(shapes_in(files), str(folder))  # before memory is allocated
+        return self.read(files, dtype, device)
 
-    def fill_from(
-        self, files: Sequence[Path], source: str, dtype: torch.dtype, device: torch.device
-    ) -> set[str]:
-        """Read weight files as `fill` does; source: what errors name.
+    def read(self, files: Sequence[Path], dtype: torch.dtype, device: torch.device) -> set[str]:
+        """Read weight files that `check` has found to fit; returns as `fill` does.
 
-        Headers are compared before memory is allocated. It is allocated once, in its type and
-        place; the files are read tensor by tensor.
+        Memory is allocated once, in its type and place; the files are read tensor by tensor.
         """
-        self.check(shapes_in(files), source)
         nn.Module.to(self.module, dtype)  # `to` of diffusers' networks warns
         self.module.to_empty(device=device).requires_grad_(False).eval()
         tensors, absent = self.module.state_dict(), set(self.optional)
