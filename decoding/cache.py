@@ -57,12 +57,16 @@ class CachePass:
         # views of all layers at once are cheaper than one by one
         return tuple(chain.from_iterable(memory.unbind(0) for memory in self.memory))
 
+    def seen(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
+        return self.visible[2 * layer], self.visible[2 * layer + 1]
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (rows, kv_heads, n, head_dim).
 
         Returns all that the pass sees, (rows, kv_heads, slots, head_dim) each.
         """
-        seen = self.visible[2 * layer], self.visible[2 * layer + 1]
+        seen = self.seen(layer)
         for memory, new in zip(seen, (keys, values), strict=True):
             rows = arange(len(memory), memory.device)[:, None]
             slots = self.slots.to(memory.device)

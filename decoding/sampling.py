@@ -60,7 +60,7 @@ class SamplingDistribution:
     def _top_k(self, scores: Tensor) -> Tensor:
         if not 0 < self.top_k < scores.shape[-1]:
             return scores
-        smallest = scores.topk(self.top_k, dim=-1).values[..., -1:]
+        smallest = scores.topk(self.top_k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
         return scores.masked_fill(scores < smallest, -torch.inf)
 
     def _top_p(self, scores: Tensor) -> Tensor:

@@ -92,6 +92,7 @@ class Attention(nn.Module):
         self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
         self.qk_norm = head_norm(spec)
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
+        self.attend: Callable[..., Tensor] = attend_by_torch  # or by `models.cuda_attention`
 
     def project(self, x: Tensor, rotation: Rotation) -> Heads:
         """Return queries, keys and values of new tokens x (rows, n, hidden)."""
@@ -105,31 +106,33 @@ class Attention(nn.Module):
 
     def read(self, heads: Heads, context: Context) -> Tensor:
         """Return what new tokens read of the cache, which keeps them (rows, heads, n, head_dim)."""
-        q, k, v = heads
-        if context.cache is not None:
-            k, v = context.cache.write(self.layer, k, v)
-        return self._attend(q.to(k.dtype), k, v, context)
+        return self.attend(self, heads, context)
 
     def join(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the output (rows, n, hidden) of what was read."""
         return self.out(y.to(dtype).transpose(1, 2).flatten(2))
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
-        """Return what queries (rows, heads, n, head_dim) read of keys and values (rows, kv_heads,
-        m, head_dim).
-        """
-        causal = context.cache is None and context.mask is None
-        if causal or self.heads == self.kv_heads:
-            grouped = self.heads != self.kv_heads
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=grouped
-            )
-        # Heads that share keys and values are read as more queries: torch's fast kernels on GPUs
-        # refuse such groups with a mask, and for one token on a CPU this is 3 times as fast.
-        y = F.scaled_dot_product_attention(
-            q.reshape(len(q), self.kv_heads, -1, self.head_dim), k, v, attn_mask=context.mask
+
+def attend_by_torch(attention: Attention, heads: Heads, context: Context) -> Tensor:
+    """Return what queries read, (rows, heads, n, head_dim): of the cache, which keeps new tokens.
+
+    Without a cache they read their own tokens.
+    """
+    q, k, v = heads
+    if context.cache is not None:
+        k, v = context.cache.write(attention.layer, k, v)
+    q, shared = q.to(k.dtype), attention.heads != attention.kv_heads
+    causal = context.cache is None and context.mask is None
+    if causal or not shared:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=shared
         )
-        return y.view(q.shape)
+    # Heads that share keys and values are read as more queries: torch's fast kernels on GPUs
+    # refuse such groups with a mask, and for one token on a CPU this is 3 times as fast.
+    y = F.scaled_dot_product_attention(
+        q.reshape(len(q), attention.kv_heads, -1, attention.head_dim), k, v, attn_mask=context.mask
+    )
+    return y.view(q.shape)
 
 
 class MLP(nn.Module):

@@ -1,7 +1,9 @@
 """--compile: networks run kernels that are compiled on this machine."""
 
+import importlib.util
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from configs.fields import SettingsError, mismatch
@@ -11,18 +13,23 @@ from models.fused import run_fused
 from models.linear import pack_weights
 from models.native import NoKernels, kernels
 from models.probe import faster
-from models.transformer import Blocks
+from models.transformer import Attention, Blocks
 from support.devices import pick_device
 
 
 def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     """Return what lets networks run the kernels of --compile; a SettingsError without them."""
+    device = pick_device(settings.device)
     if settings.compile == INDUCTOR:
-        if lacking := missing_compiler(pick_device(settings.device)):
+        if lacking := missing_compiler(device):
             raise _uncompiled(INDUCTOR, lacking)
-        return compile_blocks
-    if settings.compile == "off" or pick_device(settings.device).type != "cpu":
+        if not _has_triton(settings, device):
+            return compile_blocks
+        return lambda *networks: (compile_blocks(*networks), attend_on_gpu(*networks))
+    if settings.compile == "off":
         return lambda *networks: None  # they run torch's kernels
+    if device.type == "cuda":
+        return attend_on_gpu if _has_triton(settings, device) else lambda *networks: None
     try:
         kernels()
     except NoKernels as error:
@@ -31,6 +38,26 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
         return lambda *networks: None
     # auto: where these are faster here for a network's type and width
     return fuse if settings.compile == "on" else lambda *networks: fuse(*filter(faster, networks))
+
+
+def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
+    """Return whether a GPU can run Triton's kernels; rounds over several GPUs are not captured."""
+    return (
+        device.type == "cuda"
+        and settings.device_map == "single"
+        and importlib.util.find_spec("triton") is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)  # with products in bf16
+    )
+
+
+def attend_on_gpu(*networks: nn.Module) -> None:
+    """Let networks read their caches by kernels of Triton."""
+    from models.cuda_attention import attend_by_triton  # importing Triton takes a second
+
+    for network in networks:
+        for attention in network.modules():
+            if isinstance(attention, Attention):
+                attention.attend = attend_by_triton
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:

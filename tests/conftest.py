@@ -1,9 +1,13 @@
 """Fixtures that several folders share: a small checkpoint on disk, opened as a command opens it."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+
+# Kernels of Triton are interpreted on the CPU. Triton asks when it is imported, which torch does.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

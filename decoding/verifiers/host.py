@@ -5,13 +5,13 @@ GPU every one of its steps would be a launch for all children and all images; on
 loop over small arrays.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.device import on_device, to_host
 from decoding.noise import ImageNoise, gumbel_rows
 from decoding.sampling import choose
 from decoding.tree import DraftTree
@@ -89,10 +89,10 @@ class HostRule:
         Raises:
             FloatingPointError: no token is left for a bonus token.
         """
-        images = noise.images()
+        images, trees = noise.images(), trees_on_host(tree, log_p)
         verdicts = [
             self.judge_greedily(one, numbers) if numbers.greedy else self.judge(one, numbers)
-            for one, numbers in zip(trees_on_host(tree, log_p), images, strict=True)
+            for one, numbers in zip(trees, images, strict=True)
         ]
         paths = [path for path, _ in verdicts]
         left = torch.from_numpy(np.stack([distribution for _, distribution in verdicts]))
@@ -102,7 +102,8 @@ class HostRule:
             )
         # a bonus token is drawn at the position after its last accepted node
         bonus = choose(left.log(), gumbel_rows("residual", images, [len(p) - 1 for p in paths]))
-        return _verdict(tree, paths, bonus.tolist(), log_p.device)
+        rows = map(_packed, trees, paths, bonus.tolist())
+        return Verdict.unpack(on_device(list(rows), log_p.device))
 
 
 class Walk(HostRule):
@@ -124,10 +125,8 @@ class Walk(HostRule):
 def trees_on_host(tree: DraftTree, log_p: Tensor) -> list[ImageTree]:
     """Return every image's tree; waits for the device."""
     columns = torch.stack([tree.tokens, tree.parents, tree.depths, tree.present], 1).tolist()
-    log_p = log_p.cpu().numpy()
-    log_q = [None] * len(log_p)
-    if tree.log_q is not None:
-        log_q = tree.log_q.cpu().numpy()
+    log_p = to_host(log_p)
+    log_q = [None] * len(log_p) if tree.log_q is None else to_host(tree.log_q)
     trees = []
     for image, (tokens, parents, depths, present) in enumerate(columns):
         children = [[] for _ in tokens]
@@ -140,17 +139,11 @@ def trees_on_host(tree: DraftTree, log_p: Tensor) -> list[ImageTree]:
     return trees
 
 
-def _verdict(
-    tree: DraftTree, paths: Sequence[list[int]], bonus: Sequence[int], device: torch.device
-) -> Verdict:
-    """Return the verdict that emits the tokens of the accepted paths, then the bonus tokens."""
-    accepted = [len(path) - 1 for path in paths]
-    padded = [path + [0] * (tree.nodes + 1 - len(path)) for path in paths]
-    numbers = torch.tensor([[*row] for row in zip(accepted, bonus, strict=True)]).to(device)
-    path = torch.tensor(padded).to(device)
-    drafts = tree.tokens.gather(1, path).roll(-1, 1)  # tokens of the nodes after the root
-    emitted = drafts.scatter(1, numbers[:, :1], numbers[:, 1:])
-    return Verdict(numbers[:, 0], path, emitted)
+def _packed(tree: ImageTree, path: list[int], bonus: int) -> list[int]:
+    """Return the row of `Verdict.packed` that emits a path's tokens and the bonus token."""
+    emitted = [*(tree.tokens[node] for node in path[1:]), bonus]
+    rest = [0] * (len(tree.tokens) - len(path))
+    return [len(path) - 1, *path, *rest, *emitted, *rest]
 
 
 def softmax(log_weights: Array) -> Array:

@@ -14,11 +14,12 @@ from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from decoding.images import Job
+from models.base import TransformerSpec
 from models.fused import run_fused
 from models.probe import Timing
-from models.transformer import run_by_torch
+from models.transformer import Attention, attend_by_torch, run_by_torch
 from runs.check.loaded import FirstRows
-from runs.fusing import fuse
+from runs.fusing import fuse, kernels_for
 from runs.session import Session, open_session
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
@@ -120,3 +121,25 @@ def test_kernels_run_where_they_are_faster_unless_they_are_off(
     assert open_session(plain).with_settings(settings).drafter.network.blocks.run is runs
     forced = replace(settings, compile="on")
     assert open_session(forced).target.transformer.blocks.run is run_fused
+
+
+@pytest.mark.parametrize(
+    ("settings", "capability", "by_triton"),
+    [
+        ({}, (9, 0), True),
+        ({"compile": "inductor"}, (8, 0), True),
+        ({"compile": "off"}, (9, 0), False),
+        ({}, (7, 5), False),  # without products in bf16
+        ({"device_map": "auto"}, (9, 0), False),  # layers on several GPUs
+    ],
+)
+def test_on_a_gpu_caches_are_read_by_triton_where_it_can(
+    settings, capability, by_triton, checkpoint, monkeypatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("runs.fusing.pick_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    layers = [Attention(TransformerSpec(8, 64, 64, 1, 1, 1, 8), layer) for layer in range(2)]
+    network = torch.nn.ModuleList(layers)
+    kernels_for(replace(small_settings(checkpoint), **settings))(network)
+    assert [layer.attend is not attend_by_torch for layer in layers] == [by_triton] * 2
