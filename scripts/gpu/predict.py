@@ -2,8 +2,9 @@
 
 `python -m scripts.gpu.predict --model anole --gpu h100 --tau outputs/benchmark.json`
 
-It counts what rounds launch, read and compute (scripts.gpu.count) and prices that. No price was
-measured with this project; `--measured` shows what scripts.gpu.rounds measured next to it.
+It counts what rounds launch, read and compute (scripts.gpu.count) and prices that. The H100's
+prices are fitted to its rounds of 2026-11-26 (docs/gpu.md), the others' follow them. `--measured`
+shows what scripts.gpu.rounds measured next to a prediction.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from eval.bench.table import method_words
 from eval.report.run import read_run
 from eval.report.speed import tau as tau_of
 from runs.session import Session, open_session
-from scripts.gpu.count import KINDS, Work, count_rounds, total_bytes
+from scripts.gpu.count import KINDS, WIDE_KERNELS, Work, count_rounds, total_bytes
 from scripts.gpu.rounds import METHODS, held
 from scripts.gpu.tokens import short
 from scripts.tools.random_checkpoint import IDS, public_config, write_checkpoint
@@ -32,13 +33,12 @@ from support.json_files import read_lines, read_object
 from support.script import run_script
 from support.tables import NONE, Table
 
-REACHED = 0.85  # share of the bandwidth that large reads reach
-COMPUTED = 0.6  # share of the bf16 rate that products of some hundred rows reach
-# Between two rounds. Statistics, controllers and the next inputs take 0.03 to 0.05 ms of Python
-# where a round does nothing (one core of an AMD EPYC, 2026-11-26); the rest is for two copies, a
-# wait and the launch of a graph.
-HOST_MS = 0.15
-RULE_MS = 0.5  # a rule that walks on the host: a copy of the distributions there, and the walk
+# Shares that an H100 reached: of the bandwidth, the products of a 7B's rounds and their attention
+# (which scatters over short rows); of the bf16 rate, products of some hundred rows.
+REACHED, CACHE_REACHED, COMPUTED = 0.8, 0.4, 0.6
+# Between two rounds: Python, two copies and a wait; and the launch of a graph, by its kernels.
+HOST_MS, GRAPH_US = 0.1, 0.5
+RULE_MS = 2.4  # a rule that walks on the host: a copy of the distributions there, and the walk
 ERROR = 0.3  # of every price, in either direction
 
 
@@ -63,7 +63,8 @@ class Prices:
 
     def kernel_ms(self, work: Work) -> float:
         """Return how long a replayed kernel takes, which is at least that of an empty one."""
-        reading = work.bytes / (REACHED * self.gb_per_s * 1e6)
+        reached = CACHE_REACHED if work.kind == "cache" else REACHED
+        reading = work.bytes / (reached * self.gb_per_s * 1e6)
         computing = work.operations / (COMPUTED * self.tflops * 1e9)
         return max(reading, computing, self.replayed_us / 1000)
 
@@ -72,7 +73,8 @@ class Prices:
         times = dict.fromkeys(KINDS, 0.0)
         for kernels in work:
             times[kernels.kind] += kernels.kernels * self.kernel_ms(kernels)
-        return times | {"host": self.host_ms}
+        graph = GRAPH_US * self.host_ms / HOST_MS * sum(kernels.kernels for kernels in work) / 1000
+        return times | {"host": self.host_ms + graph}
 
     def launched(self, work: Sequence[Work]) -> float:
         """Return the milliseconds of a launched round: the slower of the host and the device."""
@@ -80,13 +82,13 @@ class Prices:
         return max(queued + self.host_ms, sum(self.replayed(work).values()))
 
 
-# Bandwidth and rate are those of NVIDIA's data sheets. The times of kernels are estimates: 6 to 8
-# us to launch an operation of PyTorch, 2 to 2.5 us for the least kernel of a graph.
+# Bandwidth and rate are those of NVIDIA's data sheets. A launched operation of PyTorch takes 6 to 8
+# us of the host (estimated); the small kernels of a replayed round took 3.0 us on an H100.
 GPUS = {
-    "h100": Prices("H100 SXM", 3350, 989, 7, 2.2),
-    "h200": Prices("H200 SXM", 4800, 989, 7, 2.2),
-    "a100": Prices("A100 80GB SXM", 2039, 312, 7, 2.5),
-    "4090": Prices("RTX 4090", 1008, 165, 6, 2.2),
+    "h100": Prices("H100 SXM", 3350, 989, 7, 3.0),
+    "h200": Prices("H200 SXM", 4800, 989, 7, 3.0),
+    "a100": Prices("A100 80GB SXM", 2039, 312, 7, 3.4),
+    "4090": Prices("RTX 4090", 1008, 165, 6, 3.0),
 }
 
 
@@ -252,15 +254,18 @@ def _measured(path: str | None, images: int) -> dict[str, float]:
 def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
     texts = [
         f"Every price may be wrong by {ERROR:.0%} in either direction: hence the ranges.",
-        f"Large reads reach {REACHED:.0%} of the bandwidth, products {COMPUTED:.0%} of the rate.",
+        f"Products reach {REACHED:.0%} of the bandwidth or {COMPUTED:.0%} of the rate, attention "
+        f"{CACHE_REACHED:.0%} of the bandwidth.",
         *(
             f"{gpu.name}: {gpu.gb_per_s} GB/s, {gpu.tflops} TFLOP/s; a kernel of a graph takes at "
-            f"least {gpu.replayed_us} us, an operation {gpu.launched_us} us of the host."
+            f"least {gpu.replayed_us} us, a launched operation {gpu.launched_us} us of the host."
             for gpu in gpus
         ),
-        "An operation of PyTorch is one kernel; sort, argsort and topk are four. A compiled one "
-        "has one per product, and one per reduction in between or one.",
-        f"The host takes {HOST_MS} ms between rounds, and a rule that walks there {RULE_MS} more.",
+        "An operation of PyTorch is one kernel; sort, argsort and topk are four, over a vocabulary "
+        f"as long as {WIDE_KERNELS}. A compiled one has one per product, and one per reduction in "
+        "between or one.",
+        f"The host takes {HOST_MS} ms between rounds and {GRAPH_US} us per kernel to launch a "
+        f"graph; a rule that walks there takes {RULE_MS} ms more.",
         "Half of the image is in the cache. Adaptive trees keep one depth and width.",
         "Rounds are counted as launched on a CPU; a graph pads them to its largest size.",
     ]
