@@ -65,9 +65,14 @@ Layers = tuple[int, ...]  # numbers of layers, counted from 1
 
 
 class Cache(Protocol):
-    """What a forward pass needs of a cache."""
+    """What a forward pass needs of a cache; the last three only kernels that read slots do."""
 
     guidance: int  # neighbouring rows that belong to one image
+    slots: Tensor  # (rows, n) where the new tokens are written
+    ends: Tensor  # (rows,) the slots from here on are masked for all new tokens of a row
+
+    def seen(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (rows, kv_heads, n, head_dim); return all visible ones.

@@ -13,7 +13,8 @@ from torch import Tensor
 from models.base import Context
 from models.transformer import Attention, Heads, attend_by_torch
 
-TYPES = (torch.bfloat16,)  # fp32 and fp64 are for comparing, by torch's kernels
+TYPE = torch.bfloat16  # fp32 and fp64 are for comparing, by torch's kernels; there is no fp16
+SIZES = (64, 128, 256)  # of a head
 _PROGRAMS = 256  # about twice as many as a GPU has multiprocessors
 _MOST_PARTS = 8
 _KEYS = 64  # that a program reads at once
@@ -22,19 +23,33 @@ _KEYS = 64  # that a program reads at once
 def attend_by_triton(attention: Attention, heads: Heads, context: Context) -> Tensor:
     """Keep new keys and values, and return what the new tokens read, (rows, heads, n, head_dim).
 
-    Other types, and heads that no tile fits, are left to torch.
+    Other types, heads that no tile fits, and passes without a cache of slots, as those of
+    training, are left to torch.
     """
-    q, k, v = heads
-    size = q.shape[-1]
-    if context.cache is None or q.dtype not in TYPES or size not in (64, 128, 256):
+    (q, k, v), cache = heads, context.cache
+    if q.dtype != TYPE or q.shape[-1] not in SIZES or not hasattr(cache, "seen"):
         return attend_by_torch(attention, heads, context)
-    keys, values = context.cache.seen(attention.layer)
-    write(keys, values, k, v, context.cache.slots)
-    return attend(q, keys, values, context.mask, context.cache.ends)
+    keys, values = cache.seen(attention.layer)
+    write(keys, values, k, v, cache.slots)
+    return attend(q, keys, values, context.mask, cache.ends)
+
+
+def build(size: int, device: torch.device) -> None:
+    """Compile the kernels for heads of this size, if a tile fits them; raises what Triton does."""
+    if size not in SIZES:
+        return
+    for n in (1, 17):  # both tiles
+        keys = torch.zeros(1, 1, n, size, dtype=TYPE, device=device)
+        slots = torch.arange(n, device=device)[None]
+        write(keys, keys, keys, keys, slots)
+        attend(keys, keys, keys, keys.new_zeros(1, 1, n, n), slots[:, -1] + 1)
 
 
 def write(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
-    """Copy k and v (rows, heads, n, head_dim) to slots (rows, n) of (rows, heads, m, head_dim)."""
+    """Copy k and v (rows, heads, n, head_dim) to slots (rows, n) of (rows, heads, m, head_dim).
+
+    As in `attend`, the last dimension of all is contiguous, and keys and values lie alike.
+    """
     rows, heads, n, size = k.shape
     _write[rows * n, heads](
         keys, values, k, v, slots, *keys.stride()[:3], *k.stride()[:3], *v.stride()[:3],
@@ -42,7 +57,14 @@ def write(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> 
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["n"])
+# Numbers and addresses that differ from prompt to prompt, for which nothing is compiled anew.
+_CHANGING = {
+    "do_not_specialize": ["n", "slots_row", "mask_row", "ends_row"],
+    "do_not_specialize_on_alignment": ["slots", "ends"],
+}
+
+
+@triton.jit(**_CHANGING)
 def _write(
     keys, values, k, v, slots, to_row, to_head, to_slot, k_row, k_head, k_token, v_row, v_head,
     v_token, slots_row, n, SIZE: tl.constexpr,
@@ -60,10 +82,12 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, ends: Tensor) 
 
     Args:
         keys, values: (rows, kv_heads, m, head_dim); neighbouring heads of queries share them.
-        mask: (rows, 1, n, m) or (rows, 1, 1, m), added to scores.
+        mask: broadcastable to (rows, 1, n, m), added to scores; where heads share keys it may be
+            repeated along n for each of them.
         ends: (rows,) slots that are read.
     """
     (rows, heads, n, size), kv_heads = q.shape, keys.shape[1]
+    mask = mask.expand(rows, -1, -1, -1)
     groups = heads // kv_heads
     queries = groups * n
     tile = 16 if queries <= 16 else 64
@@ -84,7 +108,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, ends: Tensor) 
     return read
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(**_CHANGING)
 def _attend(
     q, keys, values, mask, ends, sums, marks, q_row, q_head, q_token, kv_row, kv_head, kv_slot,
     mask_row, mask_token, ends_row, n, kv_heads, groups, scale, KEYS: tl.constexpr,
@@ -127,7 +151,7 @@ def _attend(
     tl.store(marks + PARTS * tl.num_programs(0) * groups * n + place, total, mask=there)
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(**_CHANGING)
 def _join(
     sums, marks, read, to_row, to_head, to_token, n, kv_heads, groups, SIZE: tl.constexpr,
     TILE: tl.constexpr, PARTS: tl.constexpr,
@@ -142,6 +166,7 @@ def _join(
     most = tl.full([TILE], float("-inf"), tl.float32)
     for part in tl.static_range(PARTS):
         most = tl.maximum(most, tl.load(marks + part * apart + place, mask=there, other=0.0))
+    most = tl.where(most == float("-inf"), 0.0, most)  # of a query that sees nothing, and reads 0
     total = tl.zeros([TILE], tl.float32)
     seen = tl.zeros([TILE, SIZE], tl.float32)
     for part in tl.static_range(PARTS):
@@ -150,5 +175,5 @@ def _join(
         at = (part * apart + place)[:, None] * SIZE + channel
         seen += weight[:, None] * tl.load(sums + at, mask=there[:, None], other=0.0)
     to = row * to_row + head * to_head + token * to_token
-    y = (seen / total[:, None]).to(read.dtype.element_ty)
+    y = (seen / tl.where(total == 0, 1.0, total)[:, None]).to(read.dtype.element_ty)
     tl.store(read + to[:, None] + channel, y, mask=there[:, None])

@@ -92,7 +92,7 @@ class Attention(nn.Module):
         self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
         self.qk_norm = head_norm(spec)
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
-        self.attend: Callable[..., Tensor] = attend_by_torch  # or by `models.cuda_attention`
+        self.attend: Attend = attend_by_torch  # or as `models.cuda_attention` does
 
     def project(self, x: Tensor, rotation: Rotation) -> Heads:
         """Return queries, keys and values of new tokens x (rows, n, hidden)."""
@@ -105,7 +105,7 @@ class Attention(nn.Module):
         return q, k, v.transpose(1, 2)
 
     def read(self, heads: Heads, context: Context) -> Tensor:
-        """Return what new tokens read of the cache, which keeps them (rows, heads, n, head_dim)."""
+        """Return what new tokens read, as `attend_by_torch` does."""
         return self.attend(self, heads, context)
 
     def join(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -133,6 +133,10 @@ def attend_by_torch(attention: Attention, heads: Heads, context: Context) -> Ten
         q.reshape(len(q), attention.kv_heads, -1, attention.head_dim), k, v, attn_mask=context.mask
     )
     return y.view(q.shape)
+
+
+# attention, heads and context -> what the new tokens read
+Attend = Callable[[Attention, Heads, Context], Tensor]
 
 
 class MLP(nn.Module):
@@ -193,7 +197,8 @@ class Blocks(nn.Module):
         else:
             self.rotary = Rotary(*sizes)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
-        # How layers run is chosen here alone: by torch, by `models.compiled` or by `models.fused`.
+        # How layers run is chosen here: by torch, by `models.compiled` or by `models.fused`; how
+        # attention reads the cache, in `Attention.attend`.
         self.run: Callable[..., Tensor] = run_by_torch
 
     def forward(

@@ -1,6 +1,7 @@
 """--compile: networks run kernels that are compiled on this machine."""
 
 import importlib.util
+import logging
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,8 @@ from models.native import NoKernels, kernels
 from models.probe import faster
 from models.transformer import Attention, Blocks
 from support.devices import pick_device
+
+log = logging.getLogger(__name__)
 
 
 def kernels_for(settings: EngineSettings) -> Callable[..., None]:
@@ -51,13 +54,22 @@ def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
 
 
 def attend_on_gpu(*networks: nn.Module) -> None:
-    """Let networks read their caches by kernels of Triton."""
-    from models.cuda_attention import attend_by_triton  # importing Triton takes a second
+    """Let networks read their caches by kernels of Triton, if it can build them here.
 
-    for network in networks:
-        for attention in network.modules():
-            if isinstance(attention, Attention):
-                attention.attend = attend_by_triton
+    It needs a C compiler and Python's headers, and a tile may need more memory than a GPU has.
+    """
+    layers = [part for net in networks for part in net.modules() if isinstance(part, Attention)]
+    try:
+        from models.cuda_attention import attend_by_triton, build  # importing Triton takes a second
+
+        for size in {attention.head_dim for attention in layers}:
+            build(size, layers[0].qkv.weight.device)
+    except Exception as error:  # whatever a compiler says: images are the same without
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        log.warning("Attention runs by torch's kernels, which are slower: %s", reason)
+        return
+    for attention in layers:
+        attention.attend = attend_by_triton
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:

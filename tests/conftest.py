@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-# Kernels of Triton are interpreted on the CPU. Triton asks when it is imported, which torch does.
-os.environ["TRITON_INTERPRET"] = "1"
+# Without a GPU, kernels of Triton are interpreted. It asks when it is imported, which torch does.
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

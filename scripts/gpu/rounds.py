@@ -71,7 +71,9 @@ def time_rounds(
         methods: as in `benchmark --methods`.
     """
     where = pick_device(device)
-    record = Record(Path(output), where, rounds=rounds, model_path=model_path)
+    record = Record(
+        Path(output), where, rounds=rounds, model_path=model_path, cached="half an image"
+    )
     settings = EngineSettings(
         model="anole", model_path=model_path, dtype="bf16", device=str(where),
         sampling=SamplingSettings(top_k=2000), method=MethodSettings("eagle2"),

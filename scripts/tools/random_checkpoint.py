@@ -121,8 +121,8 @@ def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
     """Write target and drafter in bf16 with their tokenizer, VQGAN and table of nearest codes.
 
     Args:
-        output: the checkpoint's folder. At scale 1 it takes 15 GB of disk and 1 GB of memory per
-            core, of which up to 8 are used; a minute or two.
+        output: the checkpoint's folder. At scale 1 it takes 15 GB of disk and up to 2 GB of
+            memory per core, of which up to 8 are used; a minute or two.
         scale: 1, 2, 4, 8, 16 or 32: what widths and heads are divided by.
         layers: of the target.
     """

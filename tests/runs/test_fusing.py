@@ -19,7 +19,7 @@ from models.fused import run_fused
 from models.probe import Timing
 from models.transformer import Attention, attend_by_torch, run_by_torch
 from runs.check.loaded import FirstRows
-from runs.fusing import fuse, kernels_for
+from runs.fusing import attend_on_gpu, fuse, kernels_for
 from runs.session import Session, open_session
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
@@ -136,10 +136,26 @@ def test_kernels_run_where_they_are_faster_unless_they_are_off(
 def test_on_a_gpu_caches_are_read_by_triton_where_it_can(
     settings, capability, by_triton, checkpoint, monkeypatch
 ) -> None:
-    pytest.importorskip("triton")
+    kernels = pytest.importorskip("models.cuda_attention")
     monkeypatch.setattr("runs.fusing.pick_device", lambda name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     layers = [Attention(TransformerSpec(8, 64, 64, 1, 1, 1, 8), layer) for layer in range(2)]
     network = torch.nn.ModuleList(layers)
     kernels_for(replace(small_settings(checkpoint), **settings))(network)
-    assert [layer.attend is not attend_by_torch for layer in layers] == [by_triton] * 2
+    wanted = kernels.attend_by_triton if by_triton else attend_by_torch
+    assert [layer.attend for layer in layers] == [wanted] * 2
+
+
+def test_without_a_c_compiler_torch_reads_the_caches(monkeypatch, caplog) -> None:
+    kernels = pytest.importorskip("models.cuda_attention")
+
+    def fails(*_args: object) -> None:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
+
+    monkeypatch.setattr(kernels, "build", fails)
+    attention = Attention(TransformerSpec(8, 64, 64, 1, 1, 1, 8), 0)
+    attend_on_gpu(attention)
+    assert attention.attend is attend_by_torch
+    assert caplog.messages == [
+        "Attention runs by torch's kernels, which are slower: Failed to find C compiler."
+    ]

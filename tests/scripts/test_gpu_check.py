@@ -24,7 +24,7 @@ def check(folder: Path, checkpoint: Path, *words: str) -> subprocess.CompletedPr
     return subprocess.run(
         ["bash", "scripts/gpu/check.sh", *words],
         cwd=ROOT,
-        env=os.environ | variables | {"MODEL": str(checkpoint), "TRITON_INTERPRET": "0"},
+        env=os.environ | variables | {"MODEL": str(checkpoint)},
         capture_output=True,
         text=True,
         check=False,
