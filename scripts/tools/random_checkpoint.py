@@ -36,7 +36,7 @@ from support.script import run_script
 
 # Of leloy/Anole-7b-v0.1-hf.
 CODES, IDS, HIDDEN, INTERMEDIATE, HEADS, LAYERS = 8192, 65536, 4096, 11008, 32, 32
-SHARD_BYTES = 2**30
+SHARD_BYTES = 2**29
 THREADS = 8  # at most
 NEIGHBOURS = 100  # columns of the table of nearest codes, enough for the paper's LANTERN
 VQGAN = VqganConfig(
@@ -83,7 +83,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor]) -> None:
-    """Write config.json and random bf16 weights, in shards of 1 GB.
+    """Write config.json and random bf16 weights, in shards of 0.5 GB.
 
     shapes: weights by public key on the meta device, which take no memory.
     """
@@ -121,7 +121,7 @@ def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
     """Write target and drafter in bf16 with their tokenizer, VQGAN and table of nearest codes.
 
     Args:
-        output: the checkpoint's folder. At scale 1 it takes 15 GB of disk and up to 2 GB of
+        output: the checkpoint's folder. At scale 1 it takes 15 GB of disk and up to 1 GB of
             memory per core, of which up to 8 are used; a minute or two.
         scale: 1, 2, 4, 8, 16 or 32: what widths and heads are divided by.
         layers: of the target.
