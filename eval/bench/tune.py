@@ -276,9 +276,9 @@ def verdict(rows: Sequence[Row], best: Row) -> str:
     second = max(others, key=lambda row: row["speedup"])
     cost = second["ms_per_round"]["round"] / plain["ms_per_round"]["round"]
     return (
-        "Plain decoding (ar) is the fastest for certain: the best draft method, "
-        f"{method_words(second)}, reaches {speedup_words(second)} times its speed, because a "
-        f"round of {second['tau']:.2f} tokens takes {cost:.2f} times as long."
+        "Plain decoding (ar) is chosen: no draft method is faster beyond doubt. The best, "
+        f"{method_words(second)}, reaches {speedup_words(second)} times its speed: a round decides "
+        f"{second['tau']:.2f} tokens and takes {cost:.2f} times as long."
     )
 
 
