@@ -121,7 +121,7 @@ def row(method: str, speedup: float, low: float | None, high: float | None) -> d
     ("rows", "best", "words"),
     [
         ([(1.3, 1.1, 1.5), (1.4, 0.9, 1.8)], 1, "Fastest: jacobi, 1.30 (1.10-1.50) times plain"),
-        ([(0.9, 0.8, 1.1), (0.8, 0.7, 0.9)], 0, "best draft method, jacobi, reaches 0.90 (0.80"),
+        ([(0.9, 0.8, 1.1), (0.8, 0.7, 0.9)], 0, "The best, jacobi, reaches 0.90 (0.80"),
         ([(1.1, None, None)], 1, "Fastest: jacobi, 1.10 times plain decoding."),
         ([], 0, "the time was too short"),
     ],
