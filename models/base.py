@@ -65,14 +65,9 @@ Layers = tuple[int, ...]  # numbers of layers, counted from 1
 
 
 class Cache(Protocol):
-    """What a forward pass needs of a cache; the last three only kernels that read slots do."""
+    """What a forward pass needs of a cache."""
 
     guidance: int  # neighbouring rows that belong to one image
-    slots: Tensor  # (rows, n) where the new tokens are written
-    ends: Tensor  # (rows,) the slots from here on are masked for all new tokens of a row
-
-    def seen(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (rows, kv_heads, n, head_dim); return all visible ones.
@@ -82,6 +77,16 @@ class Cache(Protocol):
 
     def part(self, rows: slice) -> "Cache":
         """Return the cache for a forward pass over these rows alone."""
+
+
+class SlotCache(Cache, Protocol):
+    """A cache whose slots kernels write and read themselves."""
+
+    slots: Tensor  # (rows, n) where the new tokens are written
+    ends: Tensor  # (rows,) the slots from here on are masked for all new tokens of a row
+
+    def seen(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
 
 
 @dataclass(frozen=True)

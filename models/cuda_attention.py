@@ -23,8 +23,8 @@ _KEYS = 64  # that a program reads at once
 def attend_by_triton(attention: Attention, heads: Heads, context: Context) -> Tensor:
     """Keep new keys and values, and return what the new tokens read, (rows, heads, n, head_dim).
 
-    Other types, heads that no tile fits, and passes without a cache of slots, as those of
-    training, are left to torch.
+    Other types, heads that no tile fits, and passes without a `SlotCache`, as those of training,
+    are left to torch.
     """
     (q, k, v), cache = heads, context.cache
     if q.dtype != TYPE or q.shape[-1] not in SIZES or not hasattr(cache, "seen"):

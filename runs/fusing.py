@@ -23,24 +23,27 @@ log = logging.getLogger(__name__)
 def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     """Return what lets networks run the kernels of --compile; a SettingsError without them."""
     device = pick_device(settings.device)
+    if settings.compile == "off":
+        return _run_by_torch
+    attend = attend_on_gpu if _has_triton(settings, device) else _run_by_torch
     if settings.compile == INDUCTOR:
         if lacking := missing_compiler(device):
             raise _uncompiled(INDUCTOR, lacking)
-        if not _has_triton(settings, device):
-            return compile_blocks
-        return lambda *networks: (compile_blocks(*networks), attend_on_gpu(*networks))
-    if settings.compile == "off":
-        return lambda *networks: None  # they run torch's kernels
+        return lambda *networks: (compile_blocks(*networks), attend(*networks))
     if device.type == "cuda":
-        return attend_on_gpu if _has_triton(settings, device) else lambda *networks: None
+        return attend
     try:
         kernels()
     except NoKernels as error:
         if settings.compile == "on":
             raise _uncompiled("on", error) from error
-        return lambda *networks: None
+        return _run_by_torch
     # auto: where these are faster here for a network's type and width
     return fuse if settings.compile == "on" else lambda *networks: fuse(*filter(faster, networks))
+
+
+def _run_by_torch(*_networks: nn.Module) -> None:
+    """Let networks run torch's kernels, as they do from the start."""
 
 
 def _has_triton(settings: EngineSettings, device: torch.device) -> bool:

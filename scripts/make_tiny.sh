@@ -51,7 +51,7 @@ else
 fi
 drafter=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$tokens"
   --cache_features "$WORK/features" --agreement overlap)
-# first one level, in which updates take half the time, then four
+# first one level, in which updates take a third of the time, then four
 "${drafter[@]}" --layers 2 --target_layers 10,12,14 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"
 "${drafter[@]}" --start_from "$WORK/drafter_level/drafter" --steps 400 --lr 3.0e-4 --output_dir "$WORK/drafter"
 mkdir -p "$MODEL/drafter"

@@ -86,8 +86,7 @@ def packages_of(*places: str) -> set[str]:
 
 @pytest.mark.parametrize("place", PROGRAM)
 def test_what_the_program_imports_is_required(place: str) -> None:
-    # torch brings Triton where it runs, and the program does without it elsewhere
-    missing = packages_of(place) - names_of(read_requirements()) - {"triton"}
+    missing = packages_of(place) - names_of(read_requirements())
     assert not missing, f"requirements.txt lacks {', '.join(missing)}"
 
 

@@ -52,13 +52,14 @@ class Prices:
     launched_us: float  # of the host, per operation of PyTorch
     replayed_us: float  # least time of a kernel in a CUDA graph, with the gap to the next one
     host_ms: float = HOST_MS
+    graph_us: float = GRAPH_US  # of the host, per kernel of a graph that it launches
 
     def scaled(self, memory: float, kernels: float, host: float) -> "Prices":
         """Return other prices: times and not rates are multiplied."""
         return replace(
             self, gb_per_s=self.gb_per_s / memory, tflops=self.tflops / memory,
             launched_us=self.launched_us * kernels, replayed_us=self.replayed_us * kernels,
-            host_ms=self.host_ms * host,
+            host_ms=self.host_ms * host, graph_us=self.graph_us * host,
         )  # fmt: skip
 
     def kernel_ms(self, work: Work) -> float:
@@ -68,18 +69,27 @@ class Prices:
         computing = work.operations / (COMPUTED * self.tflops * 1e9)
         return max(reading, computing, self.replayed_us / 1000)
 
-    def replayed(self, work: Sequence[Work]) -> dict[str, float]:
-        """Return the milliseconds of a replayed round by kind of work."""
+    def device(self, work: Sequence[Work]) -> dict[str, float]:
+        """Return the milliseconds of a round's kernels by kind of work."""
         times = dict.fromkeys(KINDS, 0.0)
         for kernels in work:
             times[kernels.kind] += kernels.kernels * self.kernel_ms(kernels)
-        graph = GRAPH_US * self.host_ms / HOST_MS * sum(kernels.kernels for kernels in work) / 1000
-        return times | {"host": self.host_ms + graph}
+        return times
+
+    def replayed(self, work: Sequence[Work]) -> dict[str, float]:
+        """Return the milliseconds of a replayed round by kind of work."""
+        launch = _count(work) * self.graph_us / 1000
+        return self.device(work) | {"host": self.host_ms + launch}
 
     def launched(self, work: Sequence[Work]) -> float:
         """Return the milliseconds of a launched round: the slower of the host and the device."""
-        queued = sum(kernels.kernels for kernels in work) * self.launched_us / 1000
-        return max(queued + self.host_ms, sum(self.replayed(work).values()))
+        queued = _count(work) * self.launched_us / 1000
+        return self.host_ms + max(queued, sum(self.device(work).values()))
+
+
+def _count(work: Sequence[Work]) -> float:
+    """Return how many kernels there are."""
+    return sum(kernels.kernels for kernels in work)
 
 
 # Bandwidth and rate are those of NVIDIA's data sheets. A launched operation of PyTorch takes 6 to 8
@@ -226,7 +236,7 @@ def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dic
         speed = f"{row.speedup(plain, gpu):.2f} ({min(around):.2f}-{max(around):.2f})"
     cells = {
         "method": row.name,
-        "kernels": f"{sum(work.kernels for work in row.work):.0f}",
+        "kernels": f"{_count(row.work):.0f}",
         "GB": f"{sum(work.kernels * work.bytes for work in row.work) / 1e9:.1f}",
         "GFLOP": f"{sum(work.kernels * work.operations for work in row.work) / 1e9:.0f}",
         "launched ms": f"{gpu.launched(row.work) + row.rule_ms(gpu):.1f}",
@@ -234,7 +244,7 @@ def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dic
         **{kind: f"{milliseconds:.2f}" for kind, milliseconds in row.replayed(gpu).items()},
         "tau": tau,
         "predicted speed-up": speed,
-        "inductor: kernels": f"{sum(work.kernels for work in row.compiled):.0f}",
+        "inductor: kernels": f"{_count(row.compiled):.0f}",
         "ms": f"{row.round_ms(gpu, True):.1f}",
         "speed-up": compiled_speed,
     }

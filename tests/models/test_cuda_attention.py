@@ -142,6 +142,9 @@ def test_leaves_other_types_and_sizes_to_torch(dtype, size, monkeypatch) -> None
     assert (kernels.attend_by_triton(attention, (q, k, v), context) == 1).all()
 
 
-@pytest.mark.parametrize("size", [64, 96])
-def test_kernels_are_built_before_the_first_pass(size) -> None:
-    kernels.build(size, torch.device("cpu"))
+def test_kernels_are_built_before_the_first_pass_where_a_tile_fits(monkeypatch) -> None:
+    kernels.build(64, torch.device("cpu"))
+    monkeypatch.setattr(kernels, "attend", never)
+    kernels.build(96, torch.device("cpu"))
+    with pytest.raises(AssertionError, match="torch has to run this"):
+        kernels.build(64, torch.device("cpu"))
