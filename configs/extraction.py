@@ -93,7 +93,7 @@ class ExtractionSettings(Settings):
             allowed += ", but not the prompts that models are judged by"
             refuse("prompt", self.prompt, allowed)
         if not self.run.method.lossless:
-            rules = "exact, rejection, sampled, spectr, block, traversal"
+            rules = "exact, rejection, sampled, block, traversal"
             allowed = f"{rules}: drafters learn the target's distribution"
             refuse("verifier", self.run.method.verifier, allowed)
 

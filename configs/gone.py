@@ -4,6 +4,7 @@ Whoever still asks for it, on a command line, in a recipe or from Python, gets t
 `docs/results/tried.md` has the measurements.
 """
 
+_RULES = "use --method recall or block, which accept more and keep the images"
 _FULL_SIZE = "trees grow to --depth and --nodes; compare numbers with benchmark"
 # flags of the paper's repository, or its relatives, and of our own earlier versions
 GONE_FLAGS = {
@@ -18,6 +19,9 @@ GONE_FLAGS = {
     "prices": _FULL_SIZE,
     "costs": "a sweep times its cells",
     "learn": "train the drafter beforehand, with train_drafter",
+    "gsd_reach": _RULES,
+    "gsd_gap": _RULES,
+    "path_delta": _RULES,
     "learn_share": "train the drafter beforehand, with train_drafter",
 }
 # What recipes of earlier versions may still say, since it is what happens in any case.
@@ -34,4 +38,11 @@ GONE_METHODS = {
     "graft": "use --method eagle_recall, which does the same and accepts more",
     "marginal": "use --method eagle2 with --depth and --nodes; benchmark finds the fastest",
     "ngram": "use --method recall or jacobi, which need no drafter either and accept more",
+}
+# names that --verifier had
+GONE_VERIFIERS = {
+    "spectr": "use --verifier sampled or traversal, which accept more",
+    "gsd": _RULES,
+    "path_explore": _RULES,
+    "path_relax": _RULES,
 }

@@ -31,10 +31,8 @@ from decoding.stats import Sources
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled
-from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.sampled import Gsd, Sampled
-from decoding.verifiers.spectr import SpecTr
+from decoding.verifiers.sampled import Sampled
 from decoding.verifiers.traversal import Block, Traversal
 from drafters.block import BlockDrafter, BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
@@ -175,14 +173,10 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
         Exact,
         Rejection,
         Sampled,
-        SpecTr,
         Block,
         Traversal,
         Lantern,
         LanternCoupled,
-        Gsd,
-        PathExplore,
-        PathRelax,
     )
 }
 

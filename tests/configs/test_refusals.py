@@ -126,9 +126,6 @@ draw --width=3                       : --width: 3 works only with
 draw --adt_d_min=7 --adt_d_max=6     : --adt_d_min: expected at most --adt_d_max, which is…got 7
 draw --adt_d_max=2 --adt_d_init=3    : --adt_d_init: expected 1 to 2…got 3
 draw --lantern_k=5                   : only with --verifier lantern or lantern_coupled, not with --
-draw --gsd_reach=5                   : only with --verifier gsd, not with --verifier exact
-draw --lantern --gsd_reach=5         : --gsd_reach: 5 works only with --verifier gsd, not
-draw --lantern --lantern_k=5 --gsd_reach=5 : --gsd_reach: 5 works only without --lan
 draw --lantern --verifier=rejection  : --lantern: True works only with --verifier lantern
 draw --lantern --method=ar           : --verifier: expected exact with --method ar, got 'lantern'
 draw --lantern --lantern_delta=2 --lantern_budget=shared : works only with --lantern_delta up to
