@@ -85,7 +85,7 @@ def extract_tokens(texts: Mapping[str, str]) -> None:
 
 def inspect(texts: Mapping[str, str]) -> None:
     settings = commands.inspect_settings(texts)
-    if settings.run or settings.speed:
+    if settings.run:
         _check_device(settings.device)
     from runs.check.files import inspect_checkpoint
 

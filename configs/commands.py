@@ -108,6 +108,9 @@ COMMANDS: dict[str, Command] = {
         "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
         without=("cfg_mode", "plugin"),
+        gone=dict.fromkeys(
+            ("speed", "num_images"), "benchmark and tune measure; both have --batch_size"
+        ),
     ),
     "vq_distances": Command(
         "write the table of nearest codes for relaxed acceptance", (DistanceSettings,)

@@ -18,6 +18,7 @@ GONE_FLAGS = {
     "size": _FULL_SIZE,
     "prices": _FULL_SIZE,
     "costs": "a sweep times its cells",
+    "estimate": "configs/training has the memory that recipes take; --accumulate takes less",
     "learn": "train the drafter beforehand, with train_drafter",
     "gsd_reach": _RULES,
     "gsd_gap": _RULES,

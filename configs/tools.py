@@ -17,11 +17,7 @@ class InspectSettings(PlacementSettings, LoadedSettings):
     group: ClassVar[str] = "Report"
     sampling: SamplingSettings = part(SamplingSettings)
     run: bool = setting(False, "load the model and check that it works; takes a minute")
-    num_images: int = setting(5000, "with --run: number of images to estimate the hours for", low=1)
     json: bool = setting(False, "print one JSON document instead of the table")
-    speed: bool = setting(
-        False, "load the model and find the best --batch_size up to 32; takes minutes"
-    )
 
     def settle(self) -> None:
         drafter = Path(self.model_path) / "drafter"

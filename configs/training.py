@@ -31,7 +31,6 @@ FREE_FLAGS = (
     "eval_method",
     "cache_features",
     "device",
-    "estimate",
 )
 
 
@@ -144,7 +143,6 @@ class TrainSettings(DeviceSettings, ModelSettings):
     )
     save_every: int = setting(200, "steps between checkpoints", low=1)
     log_every: int = setting(10, "steps that a line of the log is the mean of", low=1)
-    estimate: bool = setting(False, "print the memory and the work that training needs, and stop")
     sampling: SamplingSettings = part(SamplingSettings)
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
 

@@ -82,13 +82,6 @@ def timings(dtype: torch.dtype, stored: torch.dtype) -> tuple[Timing, ...]:
     return tuple(Timing(**row) for row in kept[name])
 
 
-def measured(dtype: torch.dtype) -> dict[torch.dtype, tuple[Timing, ...]]:
-    """Return the timings for a type so far, by the type of the weights in memory."""
-    kept = _read()
-    pairs = (pair for pair, name in NAMES.items() if pair[0] == dtype and name in kept)
-    return {stored: timings(dtype, stored) for _, stored in pairs}
-
-
 def _path() -> Path:
     return library_path(find_compiler()).with_suffix(".json")
 

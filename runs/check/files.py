@@ -1,7 +1,7 @@
 """`inspect`: what a checkpoint's files are, what is missing or wrong, and the memory they take.
 
 It checks what `generate_images` checks before the first image, but goes on after a fault, so that
-one report names all faults. Only the headers of weight files are read, unless --run or --speed
+one report names all faults. Only the headers of weight files are read, unless --run
 loads the model.
 """
 
@@ -27,20 +27,14 @@ from models.files.network import Network
 from models.files.recognition import refuse_other_model
 from models.files.sizes import size_faults
 from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
-from models.native import NoKernels
-from models.probe import measured
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked
-from runs.check.memory import ImageTokens, cache_bytes, free_memory, memory_of
+from runs.check.memory import ImageTokens, cache_bytes, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_json, as_table, size
-from runs.check.speeds import BATCHES, Speed, speeds_by_batch
-from runs.session import DTYPES, open_session, target_options
+from runs.session import DTYPES, target_options
 from support.border import Failure
-from support.devices import pick_device
 from support.extras import install
 from support.json_files import read_object
-
-_SHARE = 0.7  # of the free memory: activations are not counted
 
 
 def inspect_checkpoint(settings: InspectSettings) -> None:
@@ -103,13 +97,10 @@ class Examination:
                 image = ImageTokens(together.grid, codes)
                 self._compare_positions(target.spec, together)
         drafter = self._look_at_drafter(target.spec)
-        self._look_at_machine()
+        self._look_at_quantization()
         memory = memory_of(settings, target.network, drafter, image)
         memory |= {name: part.bytes for name, part in parts.items() if part and part.bytes}
-        report = Report(tuple(self.rows), memory)
-        if settings.speed and not report.faults:
-            return replace(report, speeds=self._speeds(target.network, drafter, image))
-        return report
+        return Report(tuple(self.rows), memory)
 
     def _add(
         self, part: str, item: str, text: str, state: str = OK, details: Sequence[str] = ()
@@ -273,41 +264,8 @@ class Examination:
                 load_table(path, codes, width)
                 self._add(title, path.name, f"{codes} codes, {width} neighbours each")
 
-    def _look_at_machine(self) -> None:
-        """Look for the package of --quantize and, where the model runs on a CPU, at the kernels."""
-        settings = self.settings
-        if settings.quantize is not None and find_spec("torchao") is None:
-            text = f"--quantize {settings.quantize} needs torchao, not installed here"
-            self._add("target", "quantize", f"{text}: {install('quantize')}", NOTE)
-        if pick_device(settings.device).type != "cpu":
-            return
-        try:
-            timings = measured(DTYPES[settings.dtype])
-        except NoKernels as error:
-            self._add("kernels", settings.dtype, f"torch's: {error}", NOTE)
-            return
-        if not timings:
-            self._add("kernels", settings.dtype, "not measured yet; a run does")
-        for stored, rows in timings.items():
-            times = "; ".join(
-                f"{row.width} wide, {row.tokens} token{'s' * (row.tokens > 1)}: "
-                f"{row.speedup:.1f} times"
-                for row in rows
-            )
-            text = f"speed against torch's, {times}"
-            if stored != DTYPES[settings.dtype]:
-                text = f"weights in {str(stored).removeprefix('torch.')}: {text}"
-            self._add("kernels", settings.dtype, text)
-
-    def _speeds(
-        self, target: Network, drafter: Network | None, image: ImageTokens
-    ) -> tuple[Speed, ...]:
-        """Load the model, and time rounds of as many images at once as memory allows."""
-
-        def needed(batch: int) -> int:
-            memory = memory_of(replace(self.settings, batch_size=batch), target, drafter, image)
-            return sum(count for name, count in memory.items() if not name.endswith("weights"))
-
-        session = open_session(self.settings.engine)
-        free = _SHARE * free_memory(session.target.device)
-        return speeds_by_batch(session, [n for n in BATCHES if n == 1 or needed(n) < free])
+    def _look_at_quantization(self) -> None:
+        kind = self.settings.quantize
+        if kind is not None and find_spec("torchao") is None:
+            text = f"--quantize {kind} needs torchao, not installed here: {install('quantize')}"
+            self._add("target", "quantize", text, NOTE)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from runs.check.memory import free_memory
 from runs.check.report import Finding, judged, size, skipped
 from runs.check.transformers import ORACLES
 from runs.exactness import NEAR_TIE, first_gap
-from runs.measure import BASELINE, BUSY, Measurement, busy_share, measure
+from runs.measure import BASELINE, Measurement, measure
 from runs.methods import sampling_distribution
 from runs.session import DTYPES, Session, open_session, target_options
 from scenes.captions import caption
@@ -405,33 +404,6 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
     return judged(not wrong, text, cause, gaps=gaps, near_ties=ties, tau=tau)
 
 
-def tell_speed(checkpoint: Checkpoint) -> Finding:
-    """Return the row of the time per token, and of the hours that the user's set takes."""
-    settings = checkpoint.settings
-    # The least of all methods, since other processes come and go; of a GPU CPU time says nothing.
-    share = min(busy_share([run]) for run in checkpoint.generated.values())
-    if checkpoint.target.device.type == "cpu" and share < BUSY:
-        text = f"this process had the processor for only {share:.0%} of the time:"
-        return skipped(f"{text} measure again on an idle machine", share=share)
-    seconds = {  # the median over images, without prompts
-        name: median((i.seconds - i.seconds_prefill) / (len(i.codes) - 1) for i in run.images)
-        for name, run in checkpoint.generated.items()
-    }
-    tokens = settings.num_images * checkpoint.target.grid.tokens
-    fastest = min(seconds, key=seconds.get)
-    rates = [f"{1000 * seconds['ar']:.1f} ms per token by plain decoding"]
-    hours = [f"{tokens * seconds['ar'] / 3600:.1f} hours"]
-    if fastest != "ar":
-        accepted = checkpoint.generated[fastest].tau
-        rates.append(f"{1000 * seconds[fastest]:.1f} by {fastest} (accepted length {accepted:.2f})")
-        hours.append(f"{tokens * seconds[fastest] / 3600:.1f} by {fastest}")
-    text = (
-        f"{', '.join(rates)}; {settings.num_images} images one at a time: about {', '.join(hours)} "
-        "(measured once, on the first tokens; later ones are a little slower)"
-    )
-    return judged(True, text, seconds_per_token=seconds, tokens=tokens)
-
-
 def check_transformers(checkpoint: Checkpoint) -> Finding:
     """Check the logits of a known picture against transformers', where it has the family."""
     settings, target = checkpoint.settings, checkpoint.target
@@ -491,6 +463,5 @@ CHECKS: dict[str, Callable[[Checkpoint], Finding]] = {
     "codes": check_codes,
     "drafter": check_drafter,
     "tokens": check_tokens,
-    "speed": tell_speed,
     "transformers": check_transformers,
 }

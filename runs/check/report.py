@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from configs.tools import InspectSettings
-from runs.check.speeds import TIMED, Speed, best
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
 _WIDTH = 100  # characters of a wrapped row
@@ -36,7 +35,6 @@ class Report:
     findings: tuple[Finding, ...]  # about its files
     memory: dict[str, int] = field(default_factory=dict)  # bytes by name, without activations
     checks: tuple[Finding, ...] = ()  # of the loaded model, if it was run
-    speeds: tuple[Speed, ...] = ()  # of rounds, by method and batch size, if they were timed
 
     @property
     def faults(self) -> list[Finding]:
@@ -59,7 +57,6 @@ def as_table(report: Report, settings: InspectSettings) -> str:
     rows = [*_rows(report.findings, sys.maxsize)]
     rows += _memory_rows(report.memory, settings) if report.memory else ()  # none of no files
     rows += ["", *_rows(report.checks, _WIDTH)] if report.checks else ()
-    rows += _speed_rows(report.speeds) if report.speeds else ()
     return "\n".join(rows)
 
 
@@ -90,16 +87,6 @@ def _memory_rows(memory: dict[str, int], settings: InspectSettings) -> Iterator[
         yield f"  {name:26} {size(count):>10}"
 
 
-def _speed_rows(speeds: Sequence[Speed]) -> Iterator[str]:
-    """Yield the rows about tokens per second, with a column per batch size."""
-    yield f"\ntokens/s of the first {TIMED} rounds of that many images at once:"
-    yield f"  {'':8}" + "".join(f"{n:8}" for n in dict.fromkeys(speed.batch for speed in speeds))
-    for name in dict.fromkeys(speed.method.method for speed in speeds):
-        rates = (speed.tokens_per_second for speed in speeds if speed.method.method == name)
-        yield f"  {name:8}" + "".join(f"{rate:8.0f}" for rate in rates)
-    yield f"recommended for many images: {best(speeds).flags}"
-
-
 def as_json(report: Report) -> str:
     """Return the report for programs, on one line; memory in bytes."""
     findings, checks = (
@@ -108,9 +95,6 @@ def as_json(report: Report) -> str:
     )
     document = {"fits": not report.faults, "findings": findings, "memory": report.memory}
     document |= {"checks": checks} if checks else {}
-    if report.speeds:
-        rates = [[speed.flags, speed.tokens_per_second] for speed in report.speeds]
-        document |= {"tokens_per_second": rates, "recommended": best(report.speeds).flags}
     return json.dumps(document)
 
 

@@ -28,7 +28,6 @@ from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from runs.methods import sampling_distribution
 from runs.session import open_target
-from runs.training.estimate import estimate_table
 from runs.training.evaluation import Evaluation, trained_settings
 from support.devices import pick_device
 from support.durable import lock, make_writable
@@ -47,9 +46,6 @@ def train(settings: TrainSettings) -> None:
     """Train a drafter, evaluate and export it; the same command continues."""
     device = pick_device(settings.device)
     tokens = read_tokens(settings)
-    if settings.estimate:
-        print(estimate_table(settings, tokens))
-        return
     crew = launched(device)
     if settings.batch_size % (settings.accumulate * crew.count):
         allowed = f"a multiple of {settings.accumulate} parts x {crew.count} processes"

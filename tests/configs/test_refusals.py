@@ -102,7 +102,7 @@ bench --repeats=0            : --repeats: …got 0
 bench --warmup=-1            : --warmup: …got -1
 inspect --batch_size=0       : --batch_size: expected a whole number from 1 to 1024, got 0
 inspect --dtype=int8         : --dtype: expected fp32, fp64 or bf16, got 'int8'
-inspect --num_images=0       : --num_images: expected a whole number at least 1, got 0
+inspect --speed              : --speed: inspect has no such flag; benchmark and tune measure
 draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
 list --caption=both --prompt_file=x : --caption: …first, longest or all
 tune --minutes=0             : --minutes: expected a number from 0.01 to 10080, got 0.0

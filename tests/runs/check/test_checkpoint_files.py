@@ -11,15 +11,11 @@ from safetensors.torch import load_file
 from small import LUMINA, write_checkpoint
 
 import main
-from configs.schema import MethodSettings
 from decoding.cache import CacheShape, KVCache
-from decoding.images import Job
 from drafters.loading import load_drafter
 from models.base import TargetOptions
 from models.linear import Linear
-from models.probe import Timing
 from models.registry import load_target
-from runs.check import files, speeds
 from runs.check import files as files_module
 
 
@@ -65,17 +61,6 @@ def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
     linears = (module for module in target.transformer.modules() if isinstance(module, Linear))
     copies = sum(linear.weight.nbytes for linear in linears)
     assert memory["target copies on CPUs"] == copies > 0
-
-
-@pytest.mark.parametrize("measured", [False, True])
-def test_speed_of_kernels_is_told_once_it_was_measured(
-    measured, checkpoint, capsys, monkeypatch
-) -> None:
-    timings = {torch.float32: (Timing(256, 1, kernels=0.5, torch=2.0),)}
-    monkeypatch.setattr(files_module, "measured", lambda dtype: timings if measured else {})
-    findings = inspected(capsys, checkpoint, "--device", "cpu")[1]["findings"]
-    told = next(finding["text"] for finding in findings if finding["part"] == "kernels")
-    assert ("256 wide, 1 token: 4.0 times" if measured else "not measured yet") in told
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -166,36 +151,3 @@ def test_a_whole_llamagen_checkpoint_fits_only_its_stage(llamagen, capsys) -> No
     code, document = inspected(capsys, llamagen, "--model", "llamagen2")
     text = faults(document)["target", "config.json"]["text"]
     assert code == 1 and "block_size is 16, expected 1024" in text
-
-
-PLAIN, WINDOW = MethodSettings("ar"), MethodSettings("jacobi", window=3)
-JOBS = [Job(str(number), f"word {number}", number) for number in range(9)]
-
-
-def test_the_rounds_after_the_first_are_counted(session, monkeypatch) -> None:
-    times = iter((1.0, 5.0))
-    monkeypatch.setattr(speeds, "perf_counter", lambda: next(times))
-    monkeypatch.setattr(speeds, "TIMED", 3)
-    assert speeds.tokens_per_second(session.open_engine(PLAIN, images=2), JOBS[:2]) == 3 * 2 / 4
-
-
-def test_speeds_are_measured_on_demand(folder, capsys, monkeypatch, tmp_path) -> None:
-    """Of the methods that the checkpoint has, at the batch sizes that fit into the memory."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(speeds, "TIMED", 2)
-    monkeypatch.setattr(files, "BATCHES", (1, 2, 4))
-    monkeypatch.setattr(files, "_SHARE", 1.0)
-    monkeypatch.setattr(files, "free_memory", lambda device: most * 3 // 4)
-    _, large = inspected(capsys, folder, "--batch_size=4")
-    assert "tokens_per_second" not in large
-    most = sum(n for name, n in large["memory"].items() if not name.endswith("weights"))
-    code, document = inspected(capsys, folder, "--speed")
-    cells, rates = zip(*document["tokens_per_second"], strict=True)
-    assert code == 0 and document["recommended"] in cells and min(rates) > 0
-    methods = ("ar", "jacobi --window 16", "adt")
-    wanted = [f"--batch_size {n} --method {name}" for n in (1, 2) for name in methods]
-    assert list(cells) == wanted
-    gone("drafter")(folder)
-    monkeypatch.setattr(files, "BATCHES", (1,))
-    _, document = inspected(capsys, folder, "--speed")
-    assert [cell.split()[3] for cell, _ in document["tokens_per_second"]] == ["ar", "jacobi"]
