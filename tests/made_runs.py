@@ -59,16 +59,16 @@ def write_pair(
     relaxed = {"lossless": False, "seconds": 1.0, "tau": 2.0, "target_forwards": 128}
     flags = {"method": "adt", "verifier": "lantern"}
     other = write_run(folder / name, noisy, prompts, flags, **relaxed)
-    rounds = [{"id": "00000_0"} | entry for entry in rounds_of([2] * 85, depth=2)]
+    rounds = [{"id": "00000_0"} | entry for entry in rounds_of([2] * 85)]
     (other / "trace.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rounds))
     return plain, other
 
 
-def rounds_of(accepted: Sequence[int], depth: int = 0) -> list[dict]:
-    """Return the rounds of a trace that accept so many draft tokens, in trees of this depth."""
+def rounds_of(accepted: Sequence[int]) -> list[dict]:
+    """Return the rounds of a trace that accept so many draft tokens."""
     starts = np.cumsum([1, *(count + 1 for count in accepted)]).tolist()
     return [
-        {"round": i, "position": starts[i], "accepted": a, "depth": depth, "top1": [0.5] * (a + 1)}
+        {"round": i, "position": starts[i], "accepted": a, "depth": 2, "top1": [0.5] * (a + 1)}
         for i, a in enumerate(accepted)
     ]
 

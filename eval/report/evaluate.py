@@ -19,8 +19,8 @@ from eval.report.run import (
     Run,
     common_images,
     common_keys,
+    read_maps,
     read_reference,
-    read_traces,
     reference_files,
 )
 from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
@@ -67,8 +67,7 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     maps, left_out = {}, {}
     for run in runs:
         shown = {run.by_image[key]["id"] for key in keys if key in run.by_image}
-        traces, faults = read_traces(run, shown)
-        maps[run.name] = {image: trace.map for image, trace in traces.items()}
+        maps[run.name], faults = read_maps(run, shown)
         left_out[run.name] = (*run.images.left_out, *faults)
     kinds = _remarks(left_out, rows, skipped)
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]

@@ -228,52 +228,28 @@ def read_reference(folder: str) -> ImageSet:
     return images
 
 
-@dataclass(frozen=True)
-class ImageTrace:
-    """An image's rounds by position, arrays of (tokens,)."""
+def accepted_by_position(rounds: Iterable[Line], tokens: int, columns: int) -> np.ndarray:
+    """Return the accepted draft tokens of each token's round (rows, columns), NaN at the first.
 
-    rounds: np.ndarray  # number of the round that decided a position, -1 at position 0
-    accepted: np.ndarray  # draft tokens accepted in that round, NaN at position 0
-    cut: np.ndarray  # whether the image's end cut that round's tree
-    columns: int  # tokens per row
-
-    @staticmethod
-    def of(rounds: Iterable[Line], tokens: int, columns: int) -> "ImageTrace":
-        """Read an image's rounds; ValueError unless they decide every position but the first."""
-        numbers, cut = np.full(tokens, -1), np.zeros(tokens, dtype=bool)
-        accepted = np.full(tokens, np.nan)
-        position = 1  # the prefill decides position 0
-        for entry in sorted(rounds, key=lambda entry: entry["round"]):
-            number, end = entry["round"], position + entry["accepted"] + 1
-            fits = entry["position"] == position and len(entry["top1"]) == end - position
-            if not fits or end > tokens:
-                raise ValueError(f"round {number} does not continue at position {position}")
-            numbers[position:end], accepted[position:end] = number, entry["accepted"]
-            # The tree could not grow beyond the last token, so few accepted drafts say nothing.
-            cut[position:end] = entry["depth"] >= tokens - position - 1
-            position = end
-        if position != tokens:
-            raise ValueError(f"found rounds up to position {position} of {tokens}")
-        return ImageTrace(numbers, accepted, cut, columns)
-
-    @property
-    def map(self) -> np.ndarray:
-        """The accepted draft tokens of each token's round (rows, columns), NaN at the first."""
-        return self.accepted.reshape(-1, self.columns)
-
-    @property
-    def whole(self) -> np.ndarray:
-        """The accepted draft tokens (tokens,), NaN also where the tree was cut."""
-        return np.where(self.cut, np.nan, self.accepted)
-
-    @property
-    def starts(self) -> np.ndarray:
-        """The first position of every round."""
-        return 1 + np.flatnonzero(np.diff(self.rounds))
+    Raises:
+        ValueError: the rounds do not decide every position but the first.
+    """
+    accepted = np.full(tokens, np.nan)
+    position = 1  # the prefill decides position 0
+    for entry in sorted(rounds, key=lambda entry: entry["round"]):
+        end = position + entry["accepted"] + 1
+        fits = entry["position"] == position and len(entry["top1"]) == end - position
+        if not fits or end > tokens:
+            raise ValueError(f"round {entry['round']} does not continue at position {position}")
+        accepted[position:end] = entry["accepted"]
+        position = end
+    if position != tokens:
+        raise ValueError(f"found rounds up to position {position} of {tokens}")
+    return accepted.reshape(-1, columns)
 
 
-def read_traces(run: Run, ids: Collection[str]) -> tuple[dict[str, ImageTrace], list[str]]:
-    """Return the traces by image id, of the images that --trace recorded, and what is damaged.
+def read_maps(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the maps by image id, of the images that --trace recorded, and what is damaged.
 
     ids: of the images to return; the others' rounds are not kept.
     """
@@ -285,15 +261,15 @@ def read_traces(run: Run, ids: Collection[str]) -> tuple[dict[str, ImageTrace], 
                 faults.append(f"{path.name}, line {number}: not a round")
             elif entry["id"] in ids:
                 rounds.setdefault(entry["id"], {})[entry.get("round")] = entry
-    traces = {}
+    maps = {}
     for name, entries in rounds.items():
         record = run.records[name]
         try:
             columns = _columns(record["tokens"], run.path(record))
-            traces[name] = ImageTrace.of(entries.values(), record["tokens"], columns)
+            maps[name] = accepted_by_position(entries.values(), record["tokens"], columns)
         except (ValueError, KeyError, TypeError) as error:
             faults.append(f"{name}: a trace that cannot be used ({error!r})")
-    return traces, faults
+    return maps, faults
 
 
 def _columns(tokens: int, path: Path) -> int:

@@ -1,1 +1,1 @@
-"""The paper's table of one model, and its ablations: `run.sh` and `ablation.sh`."""
+"""The paper's table of one model: `run.sh`, and what it needs."""

@@ -1,1 +1,1 @@
-"""Tools around the program: calibration, conversion, comparisons, maps, tables."""
+"""Tools around the program: calibration, conversion, comparisons."""

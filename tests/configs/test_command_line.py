@@ -232,6 +232,13 @@ def test_recipes_for_a_budget_of_draft_tokens(run, path, checkpoint):
     assert source_values(path, {})["method"] == method.method
 
 
+@pytest.mark.parametrize(
+    "path", sorted((CONFIGS / "training").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_training_recipes_name_their_model(path) -> None:
+    assert read_recipe(str(path), "train_drafter")["model"] == path.stem
+
+
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_models_recipe_is_valid_as_it_is(path):
     values = read_recipe(str(path), "generate_images")

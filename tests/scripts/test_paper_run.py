@@ -161,11 +161,10 @@ def test_files_are_looked_at_before_prompts_are_fetched(tmp_path) -> None:
     assert (tmp_path / "called").read_text() == f"{NEEDS}\n" * 2
 
 
-@pytest.mark.parametrize("script", ["run.sh", "ablation.sh"])
-def test_a_script_without_arguments_says_how_it_is_called(script) -> None:
-    help_, bare = start(f"{script} --help", {}), start(script, {})
+def test_without_arguments_it_says_how_it_is_called() -> None:
+    help_, bare = start("run.sh --help", {}), start("run.sh", {})
     assert (help_.returncode, bare.returncode) == (0, 2)
-    assert help_.stdout == bare.stderr and f"bash scripts/paper/{script} " in help_.stdout
+    assert help_.stdout == bare.stderr and "bash scripts/paper/run.sh " in help_.stdout
     assert "Variables (default):" in help_.stdout and "set -euo" not in help_.stdout
 
 
@@ -175,7 +174,6 @@ def test_a_script_without_arguments_says_how_it_is_called(script) -> None:
         ("run.sh nothing coco", "got nothing"),
         ("run.sh emu35 coco", r"got emu35\. Did you mean emu3_5.*\?"),
         ("run.sh tiny no.txt", "got no.txt, which is no file or empty"),
-        ("ablation.sh nothing", "got nothing"),
     ],
 )
 def test_unknown_names_are_refused_with_a_line(words, ending) -> None:

@@ -11,7 +11,13 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from eval.metrics.base import Unavailable
-from eval.report.run import ImageTrace, read_reference, read_run, read_runs, read_traces
+from eval.report.run import (
+    accepted_by_position,
+    read_maps,
+    read_reference,
+    read_run,
+    read_runs,
+)
 
 GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(4)]
 
@@ -162,28 +168,24 @@ def test_lines_that_are_no_records_are_left_out(folder):
 
 def test_traces_of_the_images_on_show(folder):
     whole, other = (
-        [{"id": name} | entry for entry in rounds_of([2] * 85, depth=2)]
-        for name in ("00000_0", "00001_0")
+        [{"id": name} | entry for entry in rounds_of([2] * 85)] for name in ("00000_0", "00001_0")
     )
     # the last round twice, as after a kill, and an image of which one round is there
     entries = [*whole, *other, other[-1], other[0] | {"id": "00002_0"}]
     text = "".join(json.dumps(entry) + "\n" for entry in entries)
     (folder / "trace.jsonl").write_text(f"nothing\n{text}")
-    traces, faults = read_traces(read_run(str(folder), "run"), {"00001_0", "00002_0"})
-    assert list(traces) == ["00001_0"] and traces["00001_0"].map.shape == (16, 16)
-    accepted = traces["00001_0"].map.ravel()
+    Image.new("RGB", (16, 4)).save(folder / "img" / "00001_0.png")
+    maps, faults = read_maps(read_run(str(folder), "run"), {"00001_0", "00002_0"})
+    assert list(maps) == ["00001_0"] and maps["00001_0"].shape == (8, 32), "rows of the picture"
+    accepted = maps["00001_0"].ravel()
     assert np.isnan(accepted[0]) and (accepted[1:] == 2).all()
     assert faults[0] == "trace.jsonl, line 1: not a round"
     assert faults[1].startswith("00002_0: a trace that cannot")
 
 
 def test_a_position_has_the_acceptance_of_the_round_that_decided_it() -> None:
-    image = ImageTrace.of(rounds_of([2, 0, 1], depth=3), 7, 1)
-    np.testing.assert_array_equal(image.accepted, [np.nan, 2, 2, 2, 0, 1, 1])
-    np.testing.assert_array_equal(image.rounds, [-1, 0, 0, 0, 1, 2, 2])
-    np.testing.assert_array_equal(image.starts, [1, 4, 5])
-    # 2 positions were left, so the last rounds' trees were cut
-    np.testing.assert_array_equal(image.whole, [np.nan, 2, 2, 2, np.nan, np.nan, np.nan])
+    accepted = accepted_by_position(rounds_of([2, 0, 1]), 7, 1)
+    np.testing.assert_array_equal(accepted.ravel(), [np.nan, 2, 2, 2, 0, 1, 1])
 
 
 @pytest.mark.parametrize("damage", [{"position": 5}, {"accepted": 9}, {"top1": [0.1]}])
@@ -192,6 +194,6 @@ def test_rounds_that_do_not_fit_are_refused(damage) -> None:
     broken[1] = broken[1] | damage
     broken[1]["top1"] = broken[1]["top1"] if "top1" not in damage else [0.1, 0.2]
     with pytest.raises(ValueError, match="round 1 does not continue at position 4"):
-        ImageTrace.of(broken, 7, 1)
+        accepted_by_position(broken, 7, 1)
     with pytest.raises(ValueError, match="up to position 5 of 7"):
-        ImageTrace.of(rounds_of([2, 0]), 7, 1)
+        accepted_by_position(rounds_of([2, 0]), 7, 1)
