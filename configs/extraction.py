@@ -47,9 +47,8 @@ class ExtractionSettings(Settings):
     run: RunSettings = part(RunSettings)
     data_dir: str | None = setting(
         None,
-        "images with captions: a folder of images, each with a .txt of its name; a .jsonl file, or "
-        "a folder with one, of lines with image and caption; a WebDataset .tar, or a folder of "
-        "them",
+        "images with captions: a folder of images, each with a .txt of its name, or a .jsonl file, "
+        "or a folder with one, of lines with image and caption",
         path=True,
         shown="off",
     )
@@ -79,7 +78,7 @@ class ExtractionSettings(Settings):
             refuse("quantize", self.run.quantize, allowed)
         if self.data_dir is not None:
             if not Path(self.data_dir).exists():
-                refuse("data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file")
+                refuse("data_dir", self.data_dir, "a folder or a .jsonl file")
             if os.path.realpath(self.data_dir) == os.path.realpath(self.output_dir):
                 refuse("output_dir", self.output_dir, "another folder than --data_dir")
         if not self.from_prompts:

@@ -1,19 +1,18 @@
-"""Images with captions, one by one, from a folder, a list of lines, or WebDataset shards.
+"""Images with captions, one by one, from a folder or a list of lines.
 
 What cannot be used is an item, too: its `load` raises a Fault that says why. Does not import torch.
 """
 
 import os
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
-from configs.downloads import damage, failed_download
+from configs.downloads import failed_download
 from configs.fields import found_at, mismatch, one_of
 from runs.prompt_files import text_fault
 from support.durable import reason
@@ -21,6 +20,7 @@ from support.json_files import parse_json
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 LIST = "captions.jsonl"
+_UNPACK = "Unpack WebDataset shards first: tar -xf FILE."  # KEY.jpg and KEY.txt are pairs then
 _IMAGE_KEYS, _CAPTION_KEYS = ("image", "file", "file_name"), ("caption", "text", "prompt")
 
 
@@ -45,36 +45,29 @@ def captioned_images(source: Path) -> Iterator[Captioned]:
     - a folder of images, and in the folders in it, each with a .txt of the same name;
     - a .jsonl file, or a folder with `captions.jsonl` or one other .jsonl. Its lines have `image`,
       `file` or `file_name` (relative to it), and `caption`, `text` or `prompt` (a text, or a list,
-      of which the first is taken);
-    - a .tar of members KEY.jpg and KEY.txt or KEY.json (WebDataset), or a folder of them.
+      of which the first is taken).
     """
     items = _distinct(_read(source))
     first = next(items, None)
     if first is None:
         expected = f"images ({', '.join(IMAGE_ENDINGS)}) with captions"
         advice = "Captions are .txt files of the images' names, or in a .jsonl file."
-        raise mismatch(f"--data_dir {source}", "no image", expected, advice)
+        raise mismatch(f"--data_dir {source}", "no image", expected, f"{advice} {_UNPACK}")
     return chain([first], items)
 
 
 def _read(source: Path) -> Iterator[Captioned]:
     if source.suffix == ".jsonl" and source.is_file():
         return _listed(source)
-    if source.suffix == ".tar" and source.is_file():
-        return _packed(source)
     if not source.is_dir():
-        raise mismatch(
-            f"--data_dir {source}", found_at(source), "a folder, a .jsonl file or a .tar file"
-        )
-    lists, archives = sorted(source.glob("*.jsonl")), sorted(source.glob("*.tar"))
+        found = found_at(source)
+        raise mismatch(f"--data_dir {source}", found, "a folder or a .jsonl file", _UNPACK)
+    lists = sorted(source.glob("*.jsonl"))
     if source / LIST in lists:
         lists = [source / LIST]
-    if len(lists) > 1 or lists and archives:
-        names = ", ".join(path.name for path in (*lists, *archives)[:4])
-        expected = f"{LIST}, one .jsonl file, or only .tar files"
-        raise mismatch(f"--data_dir {source}", names, expected)
-    if archives:
-        return chain.from_iterable(map(_packed, archives))
+    if len(lists) > 1:
+        names = ", ".join(path.name for path in lists[:4])
+        raise mismatch(f"--data_dir {source}", names, f"{LIST}, or one .jsonl file")
     if lists:
         return _listed(lists[0])
     # a folder of texts alone has no image, rather than captions without one
@@ -146,52 +139,6 @@ def _listed_image(path: Path, number: int, line: bytes) -> Captioned:
         why = f"line cannot be read: no object with {one_of(_IMAGE_KEYS)}"
         return _unusable(f"{path.name}, line {number}", why)
     return Captioned(name, lambda: (_caption(_first(entry)), _content(path.parent / name, "image")))
-
-
-def _packed(path: Path) -> Iterator[Captioned]:
-    """Yield the images of a WebDataset shard by file and key; a key's members are neighbours."""
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for key, group in groupby(
-                (member for member in archive if member.isfile()), lambda m: _key(m.name)[0]
-            ):
-                members = {_key(member.name)[1]: member for member in group}
-                yield Captioned(f"{path.name}/{key}", partial(_load_members, archive, members))
-    except (OSError, tarfile.TarError) as error:
-        yield _unusable(f"{path.name}, the rest", f"tar cannot be read: {damage(path, error)}")
-
-
-def _key(name: str) -> tuple[str, str]:
-    """Return a member's key, up to the first dot of its file name, and the ending with the dot."""
-    folder, slash, file = name.rpartition("/")
-    key, dot, ending = file.partition(".")
-    return folder + slash + key, (dot + ending).lower()
-
-
-def _load_members(
-    archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo]
-) -> tuple[str, bytes]:
-    image = next((members[ending] for ending in IMAGE_ENDINGS if ending in members), None)
-    if image is None:
-        raise Fault(f"no image: found {', '.join(members)}")
-
-    def content(member: tarfile.TarInfo) -> bytes:
-        return archive.extractfile(member).read()
-
-    try:
-        if ".txt" in members:
-            caption = _caption(content(members[".txt"]))
-        elif ".json" in members:
-            caption = _caption(_first(dict(parse_json(content(members[".json"]), finite=False))))
-        else:
-            raise Fault("no caption: no .txt or .json with this key")
-        return caption, content(image)
-    except Fault:
-        raise
-    except (OSError, tarfile.TarError) as error:
-        raise Fault(f"tar cannot be read: {error}") from error
-    except (ValueError, TypeError) as error:
-        raise Fault(f"no caption: its .json cannot be read: {error}") from error
 
 
 def _first(entry: dict[str, Any]) -> object:

@@ -128,7 +128,7 @@ def random_crop(picture: Image.Image, rng: np.random.Generator) -> np.ndarray:
 
 
 def read_pictures(folder: Path) -> list[Picture]:
-    """Return the pictures of a folder, a .jsonl file or .tar files.
+    """Return the pictures of a folder or a .jsonl file.
 
     Captions are read as `extract_tokens --data_dir` reads them; in a folder of nothing but pictures
     the files' names are the captions. Pictures that cannot be read are reported and left out.
@@ -174,7 +174,7 @@ def make_images(
         split: train, validation or test; of pictures train or validation.
         count: number of images.
         chunk: images between two writes to disk.
-        pictures: folder, .jsonl file or .tar of captioned pictures to crop; renders scenes if None.
+        pictures: folder or .jsonl file of captioned pictures to crop; renders scenes if None.
         holdout: pictures used for validation only.
 
     Raises:

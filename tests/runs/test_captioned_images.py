@@ -1,22 +1,12 @@
 """Images with captions: ids, captions and contents; what cannot be used says why."""
 
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from configs.fields import SettingsError
 from runs.captioned_images import Fault, captioned_images
-
-
-def write_tar(path: Path, members: dict[str, bytes]) -> None:
-    with tarfile.open(path, "w") as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
 
 
 def loaded(place: Path) -> dict[str, tuple[str, bytes] | str]:
@@ -92,49 +82,18 @@ def test_a_list_of_lines(tmp_path, name, direct):
     }
 
 
-def test_shards(tmp_path):
-    one = {
-        "d/1.jpg": b"1", "d/1.txt": b"one", "d/1.cls": b"7",
-        "2.json": b'{"text": ["two"]}', "2.png": b"2", "3.txt": b"three", "4.webp": b"4",
-        "5.png": b"5", "5.json": b"{", "6.png": b"6", "6.json": b"{}",
-    }  # fmt: skip
-    write_tar(tmp_path / "0.tar", one)
-    write_tar(
-        tmp_path / "1.tar",
-        {"2.png": b"2", "2.txt": b"deux", "7.png": b"7" * 20000, "7.txt": b"seven"},
-    )
-    content = (tmp_path / "1.tar").read_bytes()
-    (tmp_path / "1.tar").write_bytes(content[:5000])
-    found = loaded(tmp_path)
-    assert found.pop("0.tar/5").startswith("no caption: its .json cannot be read")
-    assert found.pop("1.tar/2") == ("deux", b"2")
-    assert [text.partition(":")[0] for name, text in found.items() if name.startswith("1.tar")] == [
-        "tar cannot be read"
-    ]
-    assert {name: text for name, text in found.items() if name.startswith("0.tar")} == {
-        "0.tar/d/1": ("one", b"1"),
-        "0.tar/2": ("two", b"2"),
-        "0.tar/3": "no image: found .txt",
-        "0.tar/4": "no caption: no .txt or .json with this key",
-        "0.tar/6": "no caption: found None",
-    }
-    assert loaded(tmp_path / "0.tar").keys() == {
-        name for name in loaded(tmp_path) if name.startswith("0.tar")
-    }
-
-
 @pytest.mark.parametrize(
     ("names", "place", "message"),
     [
         (
             (),
             "no",
-            "--data_dir .*no: expected a folder, a .jsonl file or .*path that does not exist",
+            "--data_dir .*no: expected a folder or a .jsonl file, got a path that does not exist",
         ),
         (("a.gif", "a.txt"), ".", "expected images .* with captions, got no image"),
-        (("a.jsonl", "b.jsonl"), ".", "expected captions.jsonl, one .*got a.jsonl, b.jsonl"),
-        (("a.jsonl", "b.tar"), ".", "got a.jsonl, b.tar"),
-        (("a.png",), "a.png", "a folder, a .jsonl file or a .tar file"),
+        (("a.tar",), ".", "got no image.* Unpack WebDataset shards first: tar -xf FILE"),
+        (("a.jsonl", "b.jsonl"), ".", "expected captions.jsonl, or one .*got a.jsonl, b.jsonl"),
+        (("a.png",), "a.png", "expected a folder or a .jsonl file, got a file. Unpack"),
     ],
 )
 def test_places_that_cannot_be_used(tmp_path, names, place, message):
