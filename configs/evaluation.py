@@ -5,16 +5,16 @@ from dataclasses import MISSING, dataclass
 from typing import ClassVar
 
 from configs.fields import refuse, setting, settings_fields
+from configs.gone import GONE_METRICS
 from configs.model import DeviceSettings
 from configs.targets import ROOT
 
-TINY_METRICS = ("accuracy", "tiny_fid", "tiny_is", "tiny_pr")  # by the classifier of ckpts/tiny
-GENERAL_METRICS = ("fid", "is", "pr", "clip", "aesthetic", "hpsv2", "hpsv21")
+TINY_METRICS = ("accuracy", "tiny_fid", "tiny_pr")  # by the classifier of ckpts/tiny
+GENERAL_METRICS = ("fid", "pr", "clip", "hpsv2", "hpsv21")
 
 
 _CLIP = "hf download timm/{0} open_clip_config.json open_clip_model.safetensors"
 _TO_METRICS = "--local-dir ckpts/metrics"
-_GITHUB = "https://github.com"
 
 
 def _weights(name: str, text: str, source: str) -> str:
@@ -69,7 +69,7 @@ class EvaluateSettings(DeviceSettings):
     inception_path: str = _weights(
         "weights-inception-2015-12-05-6726825d.pth",
         "torch-fidelity's Inception v3",
-        f"{_GITHUB}/toshas/torch-fidelity/releases/download/v0.2.0/{{0}}",
+        "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{0}",
     )
     vgg_path: str = _weights(
         "vgg16-397923af.pth",
@@ -86,17 +86,6 @@ class EvaluateSettings(DeviceSettings):
     )
     clip_prefix: str = setting(
         "A photo depicts ", "text before prompts, as in LANTERN's evaluation; none = nothing"
-    )
-    aesthetic_clip_path: str = _weights(
-        "vit_large_patch14_clip_224.openai",
-        "features of the aesthetic score: OpenAI's ViT-L/14, as --clip_path",
-        f"{_CLIP} {_TO_METRICS}/{{0}}",
-    )
-    aesthetic_path: str = _weights(
-        "sac+logos+ava1-l14-linearMSE.pth",
-        "head of the aesthetic score",
-        f"{_GITHUB}/christophschuhmann/improved-aesthetic-predictor/raw/main/"
-        "sac%2Blogos%2Bava1-l14-linearMSE.pth",
     )
     hpsv2_path: str = _weights(
         "HPS_v2_compressed.pt",
@@ -130,9 +119,11 @@ class EvaluateSettings(DeviceSettings):
         if self.metrics in ("all", "none"):
             return everything if self.metrics == "all" else ()
         names = tuple(name.strip() for name in self.metrics.split(","))
+        gone = [name for name in names if name in GONE_METRICS]
         if not set(names) <= set(everything) or len(set(names)) != len(names):
             expected = f"all, none, or some of {', '.join(everything)}, each once, by commas"
-            refuse("metrics", self.metrics, expected)
+            advice = "; ".join(f"{name} is gone: {GONE_METRICS[name]}" for name in gone)
+            refuse("metrics", self.metrics, expected, advice and f"{advice}.")
         return names
 
 

@@ -24,6 +24,8 @@ GONE_FLAGS = {
     "gsd_gap": _RULES,
     "path_delta": _RULES,
     "learn_share": "train the drafter beforehand, with train_drafter",
+    "aesthetic_path": "use --metrics hpsv2",
+    "aesthetic_clip_path": "use --metrics hpsv2",
 }
 # What recipes of earlier versions may still say, since it is what happens in any case.
 STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0")}
@@ -47,3 +49,5 @@ GONE_VERIFIERS = {
     "path_explore": _RULES,
     "path_relax": _RULES,
 }
+# names that --metrics of evaluate had
+GONE_METRICS = {"is": "use fid", "tiny_is": "use tiny_fid", "aesthetic": "use hpsv2"}

@@ -1,4 +1,4 @@
-"""Networks that turn images into features, and for some into log p(class | image)."""
+"""Networks that turn images into features."""
 
 from pathlib import Path
 
@@ -23,41 +23,27 @@ class ImageNetwork:
     Attributes:
         label: library and weights.
         resize: how images are brought to the network's size.
-        width: how many features it has; in a row they come first, then the logits of classes.
         fault: what is wrong with weights that cannot be loaded.
     """
 
     label: str
     resize: str
-    width: int
     fault: str
 
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        """Return features and logits of RGB images, (images, width + classes)."""
+        """Return features (images, features) of RGB images."""
         raise NotImplementedError
 
     def features(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
-        """Return the features (images, width) float32."""
-        return self._rows(store, images)[:, : self.width]
-
-    def log_probabilities(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
-        """Return log p(class | image), (images, classes)."""
-        logits = torch.from_numpy(self._rows(store, images)[:, self.width :])
-        return logits.log_softmax(dim=1).numpy()
-
-    def _rows(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
-        return store.images(f"{self.label}, {self.resize}", images, self.encode)
+        """Return the features (images, features) float32."""
+        # not only label and resize: earlier versions kept rows with logits by that name
+        return store.images(f"{self.label}, features, {self.resize}", images, self.encode)
 
 
 class AttributeNetwork(ImageNetwork):
-    """The tiny domain's classifier.
-
-    The features are mean and maximum of its last feature maps; the classes are the pairs of kind
-    and colour of the background.
-    """
+    """The tiny domain's classifier: mean and maximum of its last feature maps, 256 features."""
 
     resize = "none (128 x 128)"
-    width = 256
     fault = "not an attribute classifier"
 
     def __init__(self, weights: Path, device: torch.device):
@@ -66,12 +52,8 @@ class AttributeNetwork(ImageNetwork):
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        """Return features and logits; Unavailable for images of another size."""
-        features = summary(self.classifier.trunk(self._pixels(images)))
-        kinds, colours, *_ = self.classifier.labels.heads()
-        kind, colour = self.classifier.background(features).split([kinds, colours], dim=1)
-        both = (kind.log_softmax(1)[:, :, None] + colour.log_softmax(1)[:, None]).flatten(1)
-        return torch.cat([features, both], dim=1).cpu().numpy()
+        """Return the features; Unavailable for images of another size."""
+        return summary(self.classifier.trunk(self._pixels(images))).cpu().numpy()
 
     def attributes(self, store: FeatureStore, images: ImageSet) -> list[Attributes]:
         """Return what every image shows."""
@@ -94,10 +76,9 @@ class AttributeNetwork(ImageNetwork):
 
 
 class Inception(ImageNetwork):
-    """Inception v3 of the original FID: 2,048 pooled features and 1,008 logits without bias."""
+    """Inception v3 of the original FID: 2,048 pooled features."""
 
     resize = f"centre crop, Lanczos to {_SIDE}, TensorFlow's bilinear to 299"
-    width = 2048
     fault = "not torch-fidelity's weights"
 
     def __init__(self, weights: Path, device: torch.device):
@@ -105,16 +86,15 @@ class Inception(ImageNetwork):
         # torch-fidelity would run code in the file, so it is read safely first
         if "fc.weight" not in read_state(weights):
             raise ValueError("fc.weight is missing")
-        features = ["2048", "logits_unbiased"]
-        module = fidelity.FeatureExtractorInceptionV3("inception", features, str(weights))
+        module = fidelity.FeatureExtractorInceptionV3("inception", ["2048"], str(weights))
         self.module, self.device = module.to(device), device
         self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(weights)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         pixels = _stacked([_square(image) for image in images]).permute(0, 3, 1, 2)
-        pooled_and_logits = self.module(pixels.to(self.device))
-        return torch.cat(pooled_and_logits, dim=1).cpu().numpy()
+        (pooled,) = self.module(pixels.to(self.device))
+        return pooled.cpu().numpy()
 
 
 class Vgg(ImageNetwork):
@@ -124,7 +104,6 @@ class Vgg(ImageNetwork):
     """
 
     resize = "bilinear to 224 x 224, without keeping the aspect"
-    width = 4096
     fault = "not VGG16's weights"
 
     def __init__(self, weights: Path, device: torch.device):

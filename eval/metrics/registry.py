@@ -7,9 +7,8 @@ import torch
 
 from configs.evaluation import EvaluateSettings
 from eval.metrics.accuracy import Accuracy
-from eval.metrics.clip import Aesthetic, ClipNetwork, ClipScore
+from eval.metrics.clip import ClipNetwork, ClipScore
 from eval.metrics.fid import Fid
-from eval.metrics.inception_score import InceptionScore
 from eval.metrics.metric import Metric
 from eval.metrics.networks import AttributeNetwork, ImageNetwork, Inception, Vgg
 from eval.metrics.precision_recall import PrecisionRecall
@@ -24,21 +23,18 @@ class Parts(NamedTuple):
 
     figure: type[Metric]
     network: type[ImageNetwork] | None = None
-    flags: tuple[str, ...] = ()  # of weights, the network's first
+    flag: str | None = None  # of the network's weights
 
 
 METRICS = {
-    "accuracy": Parts(Accuracy, AttributeNetwork, ("attributes_path",)),
-    "tiny_fid": Parts(Fid, AttributeNetwork, ("attributes_path",)),
-    "tiny_is": Parts(InceptionScore, AttributeNetwork, ("attributes_path",)),
-    "tiny_pr": Parts(PrecisionRecall, AttributeNetwork, ("attributes_path",)),
-    "fid": Parts(Fid, Inception, ("inception_path",)),
-    "is": Parts(InceptionScore, Inception, ("inception_path",)),
-    "pr": Parts(PrecisionRecall, Vgg, ("vgg_path",)),
-    "clip": Parts(ClipScore, ClipNetwork, ("clip_path",)),
-    "aesthetic": Parts(Aesthetic, ClipNetwork, ("aesthetic_clip_path", "aesthetic_path")),
-    "hpsv2": Parts(ClipScore, ClipNetwork, ("hpsv2_path",)),
-    "hpsv21": Parts(ClipScore, ClipNetwork, ("hpsv21_path",)),
+    "accuracy": Parts(Accuracy, AttributeNetwork, "attributes_path"),
+    "tiny_fid": Parts(Fid, AttributeNetwork, "attributes_path"),
+    "tiny_pr": Parts(PrecisionRecall, AttributeNetwork, "attributes_path"),
+    "fid": Parts(Fid, Inception, "inception_path"),
+    "pr": Parts(PrecisionRecall, Vgg, "vgg_path"),
+    "clip": Parts(ClipScore, ClipNetwork, "clip_path"),
+    "hpsv2": Parts(ClipScore, ClipNetwork, "hpsv2_path"),
+    "hpsv21": Parts(ClipScore, ClipNetwork, "hpsv21_path"),
 }
 
 
@@ -46,13 +42,11 @@ def build_metric(
     name: str, settings: EvaluateSettings, store: FeatureStore, device: torch.device
 ) -> Metric:
     """Return a metric with its network, which metrics built one after the other share."""
-    figure, network, flags = METRICS[name]
+    figure, network, flag = METRICS[name]
     if network is None:
         return figure(name, None, store, settings)
-    flag = flags[0]
     models = {  # open_clip's model, and whether images are padded in place of cropped
         "clip_path": (settings.clip_model,),
-        "aesthetic_clip_path": ("ViT-L-14-quickgelu",),
         "hpsv2_path": (HPS_MODEL, True),
         "hpsv21_path": (HPS_MODEL, True),
     }

@@ -15,7 +15,6 @@ from configs.downloads import damage
 from eval.metrics.base import ImageSet, Unavailable
 from support.durable import new_file, reason
 from support.output import remark
-from support.processes import ALONE, Processes
 from support.progress import Progress, plural
 
 Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
@@ -24,13 +23,9 @@ Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
 class FeatureStore:
     """Feature vectors by content. In memory are one batch of images and one vector per image."""
 
-    def __init__(self, folder: str | Path, batch_size: int, processes: Processes = ALONE):
-        """Use a folder.
-
-        batch_size: images or texts per call of a network. processes: compute a share each, and then
-        all have all.
-        """
-        self.folder, self.batch_size, self.processes = Path(folder), batch_size, processes
+    def __init__(self, folder: str | Path, batch_size: int):
+        """Use a folder. batch_size: images or texts per call of a network."""
+        self.folder, self.batch_size = Path(folder), batch_size
 
     def images(self, network: str, images: ImageSet, encode: Encode) -> np.ndarray:
         """Return the features of the images, (images, features) float32.
@@ -64,35 +59,31 @@ class FeatureStore:
         folder = self.folder / hashlib.sha256(network.encode()).hexdigest()[:16]
         paths = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
-        missing = [key for key in self.processes.share(list(paths)) if not paths[key].is_file()]
-        fault: Unavailable | None = None
+        missing = [key for key in paths if not paths[key].is_file()]
         unsaved: dict[str, np.ndarray] = {}  # rows for which the disk had no room
-        try:
-            what = f"features of {plural(len(missing), noun)} by {network[:60]}"
-            shown = self.processes.rank == 0 and len(missing) > 0
-            with Progress(what, len(missing), shown=shown) as progress:
-                progress.unit = noun
-                progress.begin()
-                for start in range(0, len(missing), self.batch_size):
-                    batch = missing[start : start + self.batch_size]
-                    rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
-                    for key, row in zip(batch, rows, strict=True):
-                        try:
-                            paths[key].parent.mkdir(parents=True, exist_ok=True)
-                            with new_file(paths[key]) as file:
-                                np.save(file, row, allow_pickle=False)
-                        except OSError as error:  # the metric needs no cache
-                            unsaved[key] = row
-                            remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
-                    progress.update(len(batch))
-        except Unavailable as error:
-            fault = error
-        # A process that raised alone would leave the others waiting here.
-        for any_fault, rows in self.processes.gather((fault, unsaved)):
-            if any_fault is not None:
-                raise any_fault
-            unsaved |= rows
+        what = f"features of {plural(len(missing), noun)} by {network[:60]}"
+        with Progress(what, len(missing), shown=len(missing) > 0) as progress:
+            progress.unit = noun
+            progress.begin()
+            for start in range(0, len(missing), self.batch_size):
+                batch = missing[start : start + self.batch_size]
+                rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
+                for key, row in zip(batch, rows, strict=True):
+                    if not self._kept(paths[key], row):
+                        unsaved[key] = row
+                progress.update(len(batch))
         return np.stack([unsaved[key] if key in unsaved else _read(paths[key]) for key in keys])
+
+    def _kept(self, path: Path, row: np.ndarray) -> bool:
+        """Write a row; returns whether the disk took it, since the metric needs no cache."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with new_file(path) as file:
+                np.save(file, row, allow_pickle=False)
+        except OSError as error:
+            remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
+            return False
+        return True
 
 
 def _read(path: Path) -> np.ndarray:

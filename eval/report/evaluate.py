@@ -2,14 +2,12 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from configs.evaluation import EvaluateSettings
-from configs.fields import refuse, settings_dict
+from configs.fields import mismatch, refuse, settings_dict
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import Estimate, paired_difference
 from eval.metrics.registry import METRICS, build_metric
@@ -28,12 +26,11 @@ from eval.report.tables import metric_table, sources_table, speed_table
 from scenes.pictures import rendered_scenes
 from support.devices import pick_device
 from support.durable import encode_json, make_writable, replace_file
-from support.processes import ALONE, Processes, launched
+from support.processes import read_launch
 from support.progress import announce, plural
 from support.provenance import revision, versions
 from support.tables import Table
 
-T = TypeVar("T")
 Scores = dict[str, dict[str, Score]]  # by run and metric
 _SHOWN = 8  # remarks of a kind in the report and on the screen
 
@@ -48,20 +45,18 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     Raises:
         SettingsError: a folder cannot be read or written; before anything is computed.
     """
+    if (count := read_launch().count) > 1:
+        raise mismatch("evaluate", f"{count} processes", "one process")
     folder = Path(settings.report_dir or runs[0].folder / "evaluation")
     make_writable("report_dir", folder)
     make_writable("cache_dir", Path(settings.cache_dir))
     if settings.ref_dir is not None:
         reference_files(settings.ref_dir)
     check_pictures(settings, runs)
-    processes = launched()
-    if processes.rank == 0:
-        images = plural(sum(len(run.images) for run in runs), "image")
-        announce(f"evaluating {images} of {plural(len(runs), 'run')} into {folder}")
+    images = plural(sum(len(run.images) for run in runs), "image")
+    announce(f"evaluating {images} of {plural(len(runs), 'run')} into {folder}")
     rows = [speed_row(run, baseline_of(run, runs, settings.baseline)) for run in runs]
-    scores, skipped = compute_scores(settings, runs, processes)
-    if processes.rank > 0:
-        return
+    scores, skipped = compute_scores(settings, runs)
     scores = with_prices(scores, _lossless_others(runs, rows))
     keys = shown_keys(runs, settings.images)
     maps, left_out = {}, {}
@@ -164,39 +159,31 @@ def _tell(findings: Findings, scores: Scores) -> None:
     print(f"computed: {', '.join(('speed', *names))}", flush=True)
 
 
-def compute_scores(
-    settings: EvaluateSettings, runs: Sequence[Run], processes: Processes = ALONE
-) -> tuple[Scores, list[str]]:
-    """Return the scores of all runs, metric after metric, and what was not computed and why.
-
-    The processes share the features among them.
-    """
+def compute_scores(settings: EvaluateSettings, runs: Sequence[Run]) -> tuple[Scores, list[str]]:
+    """Return the scores of all runs, metric after metric, and what was not computed and why."""
     scores: Scores = {run.name: {} for run in runs}
     tiny = all(run.settings["model"] == "tiny" for run in runs)
     names = settings.chosen_metrics("tiny" if tiny else "other")
     if not names:
         return scores, []
-    store = FeatureStore(settings.cache_dir, settings.batch_size, processes)
+    store = FeatureStore(settings.cache_dir, settings.batch_size)
     device = pick_device(settings.device)
     images, remark = common_images(runs)
     remarks = [remark] if remark else []
-    comparing = {name for name in names if METRICS[name].figure.needs_reference}
-    real: ImageSet | Unavailable | None = None
-    if comparing:
-        real = _together(processes, partial(_reference, settings, tiny, processes))
-    if isinstance(real, ImageSet):
-        remarks += [f"{real.name}: left out {text}" for text in real.left_out]
+    reference: ImageSet | None = None
     for name in names:
-        theirs = real if name in comparing else None
-        build = partial(build_metric, name, settings, store, device)
-        metric = theirs if isinstance(theirs, Unavailable) else _together(processes, build)
-        if isinstance(metric, Unavailable):
-            remarks.append(f"{name} was not computed: {metric}")
+        try:
+            if METRICS[name].figure.needs_reference and reference is None:
+                reference = _reference(settings, tiny)
+                remarks += [f"{reference.name}: left out {text}" for text in reference.left_out]
+            metric = build_metric(name, settings, store, device)
+        except Unavailable as error:
+            remarks.append(f"{name} was not computed: {error}")
             continue
         for image_set in images:
             try:
-                found = map(_finite, metric.scores(image_set, theirs))
-                scores[image_set.name] |= {score.metric: score for score in found}
+                computed = map(_finite, metric.scores(image_set, reference))
+                scores[image_set.name] |= {score.metric: score for score in computed}
             except Unavailable as error:
                 remarks.append(f"{name} of {image_set.name} was not computed: {error}")
     return scores, remarks
@@ -224,27 +211,12 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
     }
 
 
-def _reference(settings: EvaluateSettings, tiny: bool, processes: Processes) -> ImageSet:
+def _reference(settings: EvaluateSettings, tiny: bool) -> ImageSet:
     if settings.ref_dir is not None:
         return read_reference(settings.ref_dir)
     if not tiny:
         raise Unavailable("it compares with real images, but there is no --ref_dir")
-    folder = Path(settings.cache_dir)
-    if processes.rank == 0:
-        rendered_scenes(folder)
-    processes.wait()  # they are rendered
-    return read_reference(str(rendered_scenes(folder)))
-
-
-def _together(processes: Processes, work: Callable[[], T]) -> T | Unavailable:
-    """Return the result of `work`; if any process lacks something for it, that, in all of them."""
-    result, fault = None, None
-    try:
-        result = work()
-    except Unavailable as error:
-        fault = error
-    # A process that went on alone would wait for the others at the next gather for ever.
-    return next(filter(None, processes.gather(fault)), result)
+    return read_reference(str(rendered_scenes(Path(settings.cache_dir))))
 
 
 def _finite(score: Score) -> Score:

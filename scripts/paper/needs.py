@@ -114,11 +114,11 @@ def _prompts(values: Values) -> str:
 
 def _lacks(metric: str, settings: EvaluateSettings, model: str) -> str | None:
     """Return what a metric cannot be computed without; None if it can be."""
-    figure, _, flags = METRICS[metric]
+    figure, _, flag = METRICS[metric]
     if figure.needs_reference and settings.ref_dir is None and model != "tiny":
         return 'it needs real images; EVALUATE="--ref_dir FOLDER" names them'
     try:
-        for flag in flags:
+        if flag is not None:
             find_weights(flag, getattr(settings, flag))
     except Unavailable as error:
         return str(error)

@@ -113,6 +113,7 @@ evaluate                     : --output_dir: expected run folders…got nothing
 evaluate --output_dir a,,b   : --output_dir: expected folder names between…got 'a,,b'
 evaluate --output_dir a --metrics fid,clap   : --metrics: expected all, none, or…got 'fid,clap'
 evaluate --output_dir a --metrics fid,fid    : --metrics: …got 'fid,fid'
+evaluate --output_dir a --metrics fid,is     : --metrics: …got 'fid,is'. is is gone: use fid
 evaluate --output_dir a --ref_dir nowhere    : --ref_dir: expected a folder…got 'nowhere'
 """
 COMBINATIONS = """

@@ -245,10 +245,12 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, capsys, monkeypatc
 def test_metrics_that_are_chosen_and_real_images(tmp_path: Path, capsys) -> None:
     weights = tmp_path / "inception.pth"
     weights.write_bytes(b"")
-    evaluate = f"--metrics fid,is --inception_path {weights} --ref_dir {tmp_path}"
+    evaluate = (
+        f"--metrics fid,pr --inception_path {weights} --vgg_path {weights} --ref_dir {tmp_path}"
+    )
     with pytest.raises(Failure):
         paper_needs(flags=f"--model anole --model_path {tmp_path}/no --prompt x", evaluate=evaluate)
-    assert "image quality: computed: fid, is\n" in capsys.readouterr().out
+    assert "image quality: computed: fid, pr\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

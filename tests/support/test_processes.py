@@ -10,16 +10,11 @@ import numpy as np
 import pytest
 from browser import only_in_all
 from fake_session import FakeEngine, fake_opener
-from made_runs import scenes, write_run
 from stand_ins import empty_checkpoint
 from together import Together
 
-from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings
-from eval.metrics.base import Score
-from eval.metrics.networks import AttributeNetwork
-from eval.report.evaluate import compute_scores
 from eval.report.run import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
@@ -106,46 +101,6 @@ def test_a_process_that_was_left_over_is_noticed(settings, tmp_path):
 
     with lock(tmp_path / "one/.lock.1"), pytest.raises(SettingsError, match="another process"):
         RunFolder(settings("one")).__enter__()
-
-
-def test_features_are_shared(tmp_path, monkeypatch):
-    images, prompts = scenes(12)
-    folder = write_run(tmp_path / "run", images, prompts)
-    runs, seen = [read_run(str(folder), "run")], []
-    encode = AttributeNetwork.encode
-    monkeypatch.setattr(
-        AttributeNetwork,
-        "encode",
-        lambda self, batch: seen.append(len(batch)) or encode(self, batch),
-    )
-    flags = {"metrics": "tiny_is,tiny_fid", "device": "cpu", "ref_dir": str(folder / "img")}
-    results = {}
-
-    def work(processes: Processes) -> None:
-        chosen = EvaluateSettings(
-            output_dir=str(folder), cache_dir=str(tmp_path / "features"), **flags
-        )
-        results[processes.rank] = compute_scores(chosen, runs, processes)
-
-    assert Together(2).run(work) == [None, None]
-    assert sum(seen) == 12 and results[0] == results[1]
-    alone = compute_scores(
-        EvaluateSettings(output_dir=str(folder), cache_dir=str(tmp_path / "again"), **flags),
-        runs,
-    )
-    assert alone[1] == results[0][1]
-    for name, ours in alone[0]["run"].items():
-        assert_close_scores(ours, results[0][0]["run"][name])
-
-
-def assert_close_scores(ours: Score, theirs: Score) -> None:
-    """Equal but for the rounding of features that were computed in batches of another size."""
-    numbers = ("value", "low", "high")
-    for name, value in vars(ours).items():
-        inexact = name in numbers and value is not None
-        assert getattr(theirs, name) == (
-            pytest.approx(value, rel=1e-4, abs=1e-4) if inexact else value
-        ), name
 
 
 def test_no_launcher_means_alone(monkeypatch):

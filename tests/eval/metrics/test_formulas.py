@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 from torch_fidelity.metric_fid import fid_features_to_statistics, fid_statistics_to_metric
-from torch_fidelity.metric_isc import isc_features_to_metric
 from torch_fidelity.metric_prc import prc_features_to_metric
 
 from eval.metrics.fid import Gaussian, frechet_distance
-from eval.metrics.inception_score import inception_score
 from eval.metrics.intervals import jackknife, mean_interval, paired_ratio, share_interval
 from eval.metrics.precision_recall import covered, radii
 
@@ -32,11 +30,6 @@ def test_figures_are_those_of_torch_fidelity(features):
     fid = fid_statistics_to_metric(*map(fid_features_to_statistics, features), verbose=False)
     distance = frechet_distance(Gaussian.of(generated), Gaussian.of(real))
     assert distance == pytest.approx(fid["frechet_inception_distance"], rel=1e-9)
-    score = isc_features_to_metric(features[0], splits=10, shuffle=False)
-    splits = np.split(features[0].log_softmax(dim=1).numpy(), 10)
-    scores = [inception_score(split) for split in splits]
-    assert np.mean(scores) == pytest.approx(score["inception_score_mean"])
-    assert np.std(scores) == pytest.approx(score["inception_score_std"])
     options = {"prc_neighborhood": 3, "prc_batch_size": 64, "save_cpu_ram": True, "verbose": False}
     expected = prc_features_to_metric(*features, **options)
     precision = covered(generated, real, radii(real)).mean()

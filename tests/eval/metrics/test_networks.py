@@ -118,26 +118,6 @@ def test_hps_pads_the_shorter_edge(tmp_path, images, monkeypatch):
     assert score.resize == "longest edge, padded with zeros" and -1 <= score.value <= 1
 
 
-@pytest.mark.parametrize("deep", [True, False])
-def test_aesthetic_heads_of_both_layouts(deep, tmp_path, images):
-    write_clip(tmp_path / "clip")
-    linear, path = torch.nn.Linear, tmp_path / "head.pth"
-    layers = torch.nn.Sequential(linear(16, 8), torch.nn.Dropout(), linear(8, 1)).eval()
-    head = layers if deep else linear(16, 1)
-    saved = torch.nn.ModuleDict({"layers": layers}) if deep else head
-    torch.save(saved.state_dict(), path)
-    flags = {"aesthetic_clip_path": str(tmp_path / "clip"), "aesthetic_path": str(path)}
-    metric, (score,) = scores(tmp_path, "aesthetic", images, **flags)
-    rows = torch.from_numpy(metric.network.features(metric.store, images))
-    assert score.value == pytest.approx(head(rows).mean().item(), abs=1e-5)
-    torch.save(linear(17, 1).state_dict(), path)
-    with pytest.raises(Unavailable, match="--aesthetic_path .*not a head from 16 features"):
-        scores(tmp_path, "aesthetic", images, **flags)
-    path.write_bytes(b"noise")
-    with pytest.raises(Unavailable, match="--aesthetic_path .*cannot be read as weights"):
-        scores(tmp_path, "aesthetic", images, **flags)
-
-
 @only_in_all  # a whole Inception v3
 def test_inception_through_the_users_path(tmp_path, images, monkeypatch):
     from torch_fidelity import feature_extractor_inceptionv3 as module
@@ -145,7 +125,7 @@ def test_inception_through_the_users_path(tmp_path, images, monkeypatch):
     kind = module.FeatureExtractorInceptionV3
     monkeypatch.setattr(module, "load_state_dict_from_url", lambda *_, **__: {})
     monkeypatch.setattr(kind, "load_state_dict", lambda *_, **__: None)
-    network = fidelity.FeatureExtractorInceptionV3("inception", ["2048", "logits_unbiased"])
+    network = fidelity.FeatureExtractorInceptionV3("inception", ["2048"])
     monkeypatch.undo()
     path = tmp_path / "inception.pth"
     torch.save(network.state_dict(), path)
@@ -154,13 +134,8 @@ def test_inception_through_the_users_path(tmp_path, images, monkeypatch):
     square = Image.open(images.paths[0]).crop((8, 0, 32, 24))
     picture = square.resize((256, 256), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]
-    pooled, logits = network(pixels)
-    features, log_p = (
-        compute(metric.store, images)[0]
-        for compute in (metric.network.features, metric.network.log_probabilities)
-    )
-    assert features == pytest.approx(pooled[0].numpy(), abs=1e-5)
-    assert log_p == pytest.approx(logits.log_softmax(dim=1)[0].numpy(), abs=1e-4)
+    features = metric.network.features(metric.store, images)[0]
+    assert features == pytest.approx(network(pixels)[0][0].numpy(), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +145,7 @@ def test_files_that_are_not_inceptions_are_refused(tmp_path, images, content, me
     path = tmp_path / "inception.pth"
     torch.save({"other": torch.zeros(1)}, path) if content is None else path.write_bytes(content)
     with pytest.raises(Unavailable, match=rf"--inception_path .*{message}"):
-        scores(tmp_path, "is", images, inception_path=str(path))
+        scores(tmp_path, "fid", images, inception_path=str(path))
 
 
 @only_in_all  # VGG16's two large layers
@@ -191,9 +166,9 @@ def test_vgg_features_are_those_before_the_second_relu(tmp_path, images, monkeyp
     assert rows.shape == (4, 4096) and rows.min() < 0
 
 
-@pytest.mark.parametrize("name", ["fid", "pr", "clip", "aesthetic", "hpsv2"])
+@pytest.mark.parametrize("name", ["fid", "pr", "clip", "hpsv2"])
 def test_missing_weights_say_where_users_get_them(tmp_path, images, name):
-    flags = {"fid": "inception_path", "pr": "vgg_path", "aesthetic": "aesthetic_clip_path"}
+    flags = {"fid": "inception_path", "pr": "vgg_path"}
     flag = flags.get(name, f"{name}_path")
     with pytest.raises(Unavailable) as error:
         scores(tmp_path, name, images, **{flag: str(tmp_path / "nowhere")})

@@ -14,14 +14,14 @@ from PIL import Image
 
 import main
 from configs.evaluation import GENERAL_METRICS, SOURCES, TINY_METRICS, EvaluateSettings
+from configs.fields import SettingsError
 from eval.metrics import registry
-from eval.metrics.base import Score, Unavailable
+from eval.metrics.base import Score
 from eval.metrics.intervals import Estimate
 from eval.metrics.networks import AttributeNetwork
 from eval.report.evaluate import compute_scores, evaluate, with_prices
 from eval.report.run import read_run, read_runs
 from scenes.pictures import rendered_scenes
-from support.processes import Processes
 
 COUNT = 24
 
@@ -67,7 +67,7 @@ def test_files_of_an_evaluation(folders, tmp_path, capsys):
     missing = [text for text in document["remarks"] if "was not computed" in text]
     assert len(missing) == 2 and SOURCES["inception_path"] in missing[0]
     said = capsys.readouterr()
-    assert "computed: speed, accuracy, tiny_fid, tiny_is, tiny_pr" in said.out
+    assert "computed: speed, accuracy, tiny_fid, tiny_pr" in said.out
     assert missing[1] in said.err
     check_page((tmp_path / "out/report.html").read_text())
 
@@ -118,7 +118,7 @@ def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Image.Image, "__init__", count)
     words = ["evaluate", f"--output_dir={folder}", f"--cache_dir={tmp_path / 'features'}"]
-    words += ["--images=4", "--metrics=tiny_is", "--batch_size=8"]
+    words += ["--images=4", "--metrics=accuracy", "--batch_size=8"]
     assert main.main(words) == 0
     assert counts["all"] > 3 * len(images) and 8 <= counts["most"] <= 12
 
@@ -159,14 +159,12 @@ def test_the_price_of_a_run_by_hand():
     assert scores["a"]["m"].price is scores["c"]["m"].price is scores["a"]["m"].shares is None
 
 
-def test_what_one_process_lacks_is_skipped_by_all(folders, tmp_path):
-    lacks = Unavailable("the other has no library")
-    other = Processes(0, 2, lambda value: [value, lacks])
-    flags = {"ref_dir": str(folders[0] / "img"), "metrics": "tiny_is,tiny_fid"}
-    chosen = settings_of(tmp_path, folders[0], **flags)
-    scores, skipped = compute_scores(chosen, read_runs(chosen.folders), other)
-    assert scores == {"ar": {}} and len(skipped) == 2
-    assert all("no library" in text for text in skipped)
+def test_several_processes_are_refused(folders, tmp_path, monkeypatch):
+    launch = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match="evaluate: expected one process, got 2 processes"):
+        evaluate(settings_of(tmp_path, folders[0]), read_runs([str(folders[0])]))
 
 
 def test_prompts_of_other_domains_are_counted_out(drawn, tmp_path):
@@ -175,14 +173,16 @@ def test_prompts_of_other_domains_are_counted_out(drawn, tmp_path):
     scores, _ = scores_of(settings_of(tmp_path, mixed, metrics="accuracy"))
     assert scores["mixed"]["accuracy.shape"].count == COUNT - 1
     foreign = write_run(tmp_path / "foreign", images, ["a red fox in the snow"] * COUNT)
-    scores, skipped = scores_of(settings_of(tmp_path, foreign, metrics="accuracy,tiny_is"))
-    assert list(scores["foreign"]) == ["tiny_is"] and "no prompt names a background" in skipped[0]
+    flags = {"metrics": "accuracy,tiny_fid", "ref_dir": str(foreign / "img")}
+    scores, skipped = scores_of(settings_of(tmp_path, foreign, **flags))
+    assert list(scores["foreign"]) == ["tiny_fid"] and "no prompt names a background" in skipped[0]
 
 
 def test_features_are_computed_once_and_damaged_ones_are_a_named_skip(
     folders, tmp_path, monkeypatch
 ):
-    chosen = settings_of(tmp_path, folders[0], metrics="tiny_is")
+    flags = {"ref_dir": str(folders[0] / "img")}
+    chosen = settings_of(tmp_path, folders[0], metrics="tiny_fid", **flags)
     first, _ = scores_of(chosen)
     kind, again = AttributeNetwork, "computed again"
     monkeypatch.setattr(kind, "encode", lambda self, images: pytest.fail(again))
@@ -191,8 +191,9 @@ def test_features_are_computed_once_and_damaged_ones_are_a_named_skip(
     (folders[0] / "img/00000_0.png").write_bytes((folders[0] / "img/00001_0.png").read_bytes())
     scores_of(chosen)
     next((tmp_path / "features").rglob("*.npy")).write_bytes(b"")
-    scores, (remark,) = scores_of(settings_of(tmp_path, folders[0], metrics="tiny_is,accuracy"))
-    assert "accuracy.exact" in scores["ar"] and "tiny_is" not in scores["ar"]
+    chosen = settings_of(tmp_path, folders[0], metrics="tiny_fid,accuracy", **flags)
+    scores, (remark,) = scores_of(chosen)
+    assert "accuracy.exact" in scores["ar"] and "tiny_fid" not in scores["ar"]
     assert ".npy is damaged" in remark
 
 
@@ -201,7 +202,7 @@ def test_images_of_another_size_are_a_named_skip(tmp_path):
     small = write_run(tmp_path / "small", images, [prompt] * 12)
     scores, skipped = scores_of(settings_of(tmp_path, small, ref_dir=str(small / "img")))
     assert scores == {"small": {}} and len(skipped) == len(TINY_METRICS)
-    assert all("64 x 64 pixels" in text for text in skipped if "tiny_is" in text)
+    assert all("64 x 64 pixels" in text for text in skipped if "tiny_fid" in text)
 
 
 def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path, monkeypatch):
