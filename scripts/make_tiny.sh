@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes ckpts/tiny from nothing: renders scenes, trains the VQGAN, encodes the scenes, trains the
 # VQGAN's decoder further, trains the transformer, generates images with it, and trains the EAGLE
-# head on these and on rendered ones. Every step continues where it stopped. About seven hours on
-# two CPU cores.
+# head on these and on rendered ones. Trainings continue where they stopped, and what other steps
+# have finished stays. About seven hours on two CPU cores.
 # With PICTURES, a folder of captioned pictures, it makes a model of them instead.
 # Variables: PY interpreter; WORK folder; MODEL folder of the result; PROCESSES that train decoder
 # and transformer: one per core, or a single one with a GPU; PICTURES; HOLDOUT pictures that are

@@ -54,7 +54,7 @@ if [ -n "${DRAFTER:-}" ]; then # in a recipe, since only rows with a drafter tak
   model+=,$OUT/drafter.yaml
 fi
 
-# A row is the same recipe in the speed table, in the estimate and for the images.
+# A row is the same recipe in the speed table and for the images.
 recipe_of() { # recipe_of ROW: its file; nothing for a method
   case $1 in *.yaml) echo "$1" ;; *) [ ! -e "configs/paper/$1.yaml" ] || echo "configs/paper/$1.yaml" ;; esac
 }
@@ -78,8 +78,8 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
   sed '/^{"rows"/d' "$out/benchmark.txt" # all figures in one line; benchmark.json has them
 }
 
-words=$(printf '%q ' --config "$model" --num_images "$IMAGES" "${flags[@]}")
 step "files"
+words=$(printf '%q ' --config "$model" --num_images "$IMAGES" "${flags[@]}")
 "$PY" -m scripts.paper.needs --flags="$words" --methods="$METHODS" --evaluate="${EVALUATE:-}"
 case "$prompts ${FLAGS:-}" in
 *--prompt_file*) ;;
@@ -92,8 +92,6 @@ for temperature in ${TEMPERATURES:-1 0}; do
   step "T = $temperature: speed on $BENCH prompts"
   measure "$out" --config "$model" --temperature "$temperature" --num_images "$BENCH" \
     --repeats "$REPEATS" --methods "${entries#,}" "${flags[@]}"
-  "$PY" -m scripts.paper.hours --benchmark="$out/benchmark.json" --flags="$words" \
-    --methods="$METHODS"
   for row in $METHODS; do
     name=$(basename "$row" .yaml) file=$(recipe_of "$row")
     step "T = $temperature: images by $name"

@@ -1,30 +1,25 @@
 """Encode the images of a split: `python -m scripts.tiny.encode --split train`."""
 
-import json
-import math
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import trange
 
 from models.codecs.vqgan_files import load_vqgan
-from scripts.tiny.images import Split, open_array
+from scripts.tiny.images import Split
 from scripts.tiny.training import fast_precision
 from support.devices import pick_device
-from support.durable import replace_file
-from support.json_files import JsonLog
+from support.durable import new_file
 from support.script import run_script
+
+_BATCH = 100  # images that are read from disk at once
 
 
 def encode(
-    *,
-    work_dir: str = "work/tiny",
-    split: str = "train",
-    vqgan: str = "ckpts/tiny/tokenizer",
-    chunk: int = 500,
+    *, work_dir: str = "work/tiny", split: str = "train", vqgan: str = "ckpts/tiny/tokenizer"
 ) -> None:
-    """Write `codes_{split}.npy`, uint16 (n, tokens); the same call continues where it stopped.
+    """Write `codes_{split}.npy`, uint16 (n, tokens), unless as many codes are there.
 
     Convolutions run in bf16 where it is fast, distances in fp32.
 
@@ -32,29 +27,22 @@ def encode(
         work_dir: folder of the intermediate files.
         split: train, validation or test.
         vqgan: folder with vqgan.yaml and the weights.
-        chunk: images between two writes to disk.
 
     Raises:
-        ValueError: the images are missing, or the code file is for another number of images.
+        ValueError: the images are missing.
     """
     folder, device = Path(work_dir), pick_device("auto")
-    images, tokenizer = Split.read(folder, split).images, load_vqgan(vqgan).to(device)
-    path = folder / f"codes_{split}.npy"
-    progress = path.with_suffix(".done.json")
-    codes = open_array(path, np.uint16, (len(images), math.prod(tokenizer.grid)))
-    first = json.loads(progress.read_text(encoding="utf-8"))["images"] if progress.exists() else 0
-    log, started = JsonLog(folder / f"encode_{split}.jsonl"), time.perf_counter()
-    for start in range(first, len(images), chunk):
-        stop = min(start + chunk, len(images))
-        batch = torch.from_numpy(images[start:stop].copy())
+    images, path = Split.read(folder, split).images, folder / f"codes_{split}.npy"
+    if path.exists() and len(np.load(path, mmap_mode="r")) == len(images):
+        return
+    tokenizer, precision = load_vqgan(vqgan).to(device), fast_precision(device)
+    codes = []
+    for start in trange(0, len(images), _BATCH, desc=split, mininterval=10.0):
+        batch = torch.from_numpy(images[start : start + _BATCH].copy())
         # two at a time: larger batches are no faster on a CPU
-        new = tokenizer.encode(batch, chunk=2, precision=fast_precision(device))
-        codes[start:stop] = new.numpy()
-        codes.flush()  # before the number that says these codes are there
-        replace_file(progress, json.dumps({"images": stop}).encode())
-        rate = round((stop - first) / (time.perf_counter() - started), 1)
-        log.write(split=split, done=stop, count=len(images), images_per_second=rate)
-    log.write(split=split, count=len(images), codes_used=len(np.unique(codes)))
+        codes.append(tokenizer.encode(batch, chunk=2, precision=precision))
+    with new_file(path) as file:
+        np.save(file, torch.cat(codes).numpy().astype(np.uint16))
 
 
 if __name__ == "__main__":

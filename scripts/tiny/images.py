@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from PIL import Image, ImageOps
+from tqdm import trange
 
 from runs.captioned_images import IMAGE_ENDINGS, Fault, captioned_images
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import IMAGE_SIZE, Scene, sample_scene
+from support.durable import encode_lines, replace_file
 from support.script import run_script
 
 SMALLEST_CROP = 0.35  # of the picture's shorter side
@@ -42,9 +44,7 @@ class Split:
         path = folder / f"images_{name}.npy"
         if not path.exists():
             raise ValueError(f"{path}: not found; make it with scripts.tiny.images --split {name}")
-        records = read_captions(folder, name)
-        # images without a caption are not finished
-        return cls(name, np.load(path, mmap_mode="r")[: len(records)], records)
+        return cls(name, np.load(path, mmap_mode="r"), read_captions(folder, name))
 
     def scene(self, image: int) -> Scene | None:
         """Return the scene that an image shows; None for a crop of a picture."""
@@ -159,71 +159,42 @@ def make_images(
     work_dir: str = "work/tiny",
     split: str = "train",
     count: int = 60000,
-    chunk: int = 500,
     pictures: str | None = None,
     holdout: int = 100,
 ) -> None:
     """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`.
 
-    A caption is written only after its image, so the number of whole lines is that of finished
-    images, and an interrupted call continues after them. The distinct captions become prompts,
-    in `prompts_{split}.txt`.
+    The distinct captions become prompts, in `prompts_{split}.txt`. A split that is there with as
+    many images stays.
 
     Args:
         work_dir: folder of the intermediate files, created if missing.
         split: train, validation or test; of pictures train or validation.
         count: number of images.
-        chunk: images between two writes to disk.
         pictures: folder or .jsonl file of captioned pictures to crop; renders scenes if None.
         holdout: pictures used for validation only.
-
-    Raises:
-        ValueError: the folder has another number of images.
     """
+    folder = Path(work_dir)
+    captions_path = folder / f"captions_{split}.jsonl"
+    if captions_path.exists() and len(read_captions(folder, split)) == count:
+        return
     draw = partial(draw_scene, split)
     if pictures:
         draw = partial(draw_crop, pictures_of(Path(pictures), split, holdout))
-    folder = Path(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    captions_path = folder / f"captions_{split}.jsonl"
-    first, started = _whole_lines(captions_path), time.perf_counter()
+    captions_path.unlink(missing_ok=True)
     shape = (count, IMAGE_SIZE, IMAGE_SIZE, 3)
-    images = open_array(folder / f"images_{split}.npy", np.uint8, shape)
-    for start in range(first, count, chunk):
-        stop = min(start + chunk, count)
-        records = []
-        for index in range(start, stop):
-            images[index], record = draw(index)
-            records.append(json.dumps(record) + "\n")
-        images.flush()  # before the captions that say these images are there
-        with captions_path.open("a", encoding="utf-8") as file:
-            file.write("".join(records))
-        rate = round((stop - first) / (time.perf_counter() - started), 1)
-        print(json.dumps({"split": split, "done": stop, "images_per_second": rate}), flush=True)
-    captions = dict.fromkeys(record["caption"] for record in read_captions(folder, split))
-    (folder / f"prompts_{split}.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
-
-
-def open_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.memmap:
-    """Open an array on disk for writing, of zeros if there is no file; ValueError for another."""
-    if not path.exists():
-        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    array = np.lib.format.open_memmap(path, mode="r+")
-    if (array.dtype, array.shape) != (dtype, shape):
-        raise ValueError(
-            f"{path}: expected {np.dtype(dtype)} {shape}, got {array.dtype} {array.shape}; "
-            "delete the file to start again"
-        )
-    return array
-
-
-def _whole_lines(path: Path) -> int:
-    """Return the number of whole lines of the file; a partial last line is cut off."""
-    with path.open("ab+") as file:
-        file.seek(0)
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
-    return content.count(b"\n")
+    # on disk, since 60,000 images are 3 GB
+    images = open_memmap(folder / f"images_{split}.npy", "w+", np.uint8, shape)
+    records = []
+    for index in trange(count, desc=split, unit="image", mininterval=10.0):
+        images[index], record = draw(index)
+        records.append(record)
+    images.flush()
+    prompts = "\n".join(dict.fromkeys(record["caption"] for record in records))
+    (folder / f"prompts_{split}.txt").write_text(prompts + "\n", encoding="utf-8")
+    # last, since captions say that the split is whole
+    replace_file(captions_path, encode_lines(records))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Tools around the program: calibration, conversion, comparisons."""
+"""Tools around the program: conversion, comparisons."""

@@ -15,12 +15,11 @@ from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
 from configs.command_line import read_recipe
-from configs.fields import SettingsError, settings_dict
+from configs.fields import SettingsError
 from configs.schema import ROOT
 from models.registry import FAMILIES
 from models.targets import glm_image
 from models.targets.llamagen import LlamaGen
-from scripts.paper.hours import paper_hours
 from scripts.paper.needs import methods_of, paper_needs
 from support.border import Failure
 
@@ -39,8 +38,7 @@ SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 3
 # Recipes whose size is too large for the checkpoint.
 TARGET_SIZES = {model: flags["target_size"] for model, flags in FLAGS.items()}
 TARGET_SIZES["lumina_mgpt"] = "64"
-NEEDS, HOURS = "scripts.paper.needs", "scripts.paper.hours"
-TOOLS = {NEEDS: paper_needs, HOURS: paper_hours}
+NEEDS = "scripts.paper.needs"
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +57,7 @@ def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("recipe", thinned(RECIPES))
-def test_a_model_gets_images_and_a_table(
-    recipe, checkpoints, tmp_path, capsys, monkeypatch
-) -> None:
+def test_a_model_gets_images_and_a_table(recipe, checkpoints, tmp_path, monkeypatch) -> None:
     name = ("coco", "parti")[RECIPES.index(recipe) % 2]
     prompts, text = PROMPTS[name]
     (tmp_path / prompts).write_text(text)
@@ -76,12 +72,10 @@ def test_a_model_gets_images_and_a_table(
     for stage, side in SIDES.items():
         monkeypatch.setitem(FAMILIES, stage, LlamaGen(side))
     monkeypatch.setattr(glm_image, "_PREVIEW", 3)  # few tokens
-    each = ["benchmark", HOURS, *["generate_images"] * 3, "evaluate"]
+    each = ["benchmark", *["generate_images"] * 3, "evaluate"]
     assert [words[0] for words in script_commands] == [NEEDS, *each * len(temperatures)]
     for words in script_commands:
         run(words)
-    said = capsys.readouterr().out
-    assert said.count("2 images per row, one at a time: about ") == len(temperatures)
     for temperature in temperatures:
         out = tmp_path / "out" / f"T{temperature}"
         table = json.loads((out / "benchmark.json").read_text())
@@ -105,13 +99,12 @@ def check_rows(rows: list[dict], out: Path) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Run a command that the script has: of main.py, or a tool."""
-    if words[0] not in TOOLS:
+    """Run a command that the script has: of main.py, or `needs`."""
+    if words[0] != NEEDS:
         assert main.main(words) == 0, words
         return
     flags = [word.removeprefix("--").partition("=") for word in words[1:] if "=" in word]
-    given = {name: text for name, _, text in flags}
-    TOOLS[words[0]](**given)
+    paper_needs(**{name: text for name, _, text in flags})
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
@@ -136,10 +129,10 @@ def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     given = {"METHODS": "ar jacobi", "TEMPERATURES": "1", "DRAFTER": "none"}
     found = commands("run.sh emu3 parti", tmp_path, given | {"FLAGS": "--prompt_file p.tsv"})
     assert [words[0] for words in found] == [
-        NEEDS, "benchmark", HOURS, "generate_images", "generate_images", "evaluate"
+        NEEDS, "benchmark", "generate_images", "generate_images", "evaluate"
     ]  # fmt: skip
     assert not any("--drafter_path" in word for words in found for word in words)
-    assert "ar,jacobi" in found[1] and "jacobi" in found[4]
+    assert "ar,jacobi" in found[1] and "jacobi" in found[3]
 
 
 def test_files_are_looked_at_before_prompts_are_fetched(tmp_path) -> None:
@@ -281,22 +274,3 @@ def test_rows_are_methods_or_recipes_of_the_paper() -> None:
     assert (rows["adt"].nodes, rows["adt"].adt.d_max) == (58, 8), "the paper's, not our default"
     with pytest.raises(SettingsError, match="METHODS: expected .*got 'eagle3'"):
         methods_of("ar eagle3")
-
-
-def test_hours_are_those_of_the_same_tree(tmp_path: Path, capsys) -> None:
-    """Our six-node `adt`, which was measured first, does not count for the paper's."""
-    own = methods_of("ar adt:nodes=6 adt").values()
-    rows = [
-        settings_dict(method) | {"seconds_per_image": seconds}
-        for method, seconds in zip(own, (360.0, 1.0, 45.0), strict=True)
-    ]
-    path = tmp_path / "benchmark.json"
-    path.write_text(json.dumps({"rows": rows}))
-    paper_hours(benchmark=str(path), flags=f"{SHIPPED} --num_images 20", methods="ar adt")
-    assert capsys.readouterr().out == (
-        "20 images per row, one at a time: about 2 h 15 min (ar 2 h 0 min, adt 15 min)\n"
-    )
-    with pytest.raises(SettingsError, match="has no row of eagle2; measure it first"):
-        paper_hours(benchmark=str(path), flags=SHIPPED, methods="ar eagle2")
-    with pytest.raises(SettingsError, match="missing file: .*none.json"):
-        paper_hours(benchmark=str(tmp_path / "none.json"), flags=SHIPPED)

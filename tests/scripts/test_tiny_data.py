@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from scenes.captions import caption
+from scenes.painting import render_scene
 from scenes.scene import sample_scene
 from scripts.tiny.images import Split, make_images, pictures_of, read_pictures
 from scripts.tiny.make_tokenizer import (
@@ -28,20 +29,18 @@ def pictures(tmp_path):
     return folder
 
 
-def test_rendering_resumes_after_a_torn_line(tmp_path) -> None:
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    make_images(work_dir=str(whole), split="test", count=12, chunk=5)
-    make_images(work_dir=str(torn), split="test", count=12, chunk=4)
-    records = (torn / "captions_test.jsonl").read_text().splitlines(keepends=True)
-    (torn / "captions_test.jsonl").write_text("".join(records[:6]) + records[6][:9])
-    images = np.load(torn / "images_test.npy", mmap_mode="r+")
-    images[6:] = 0
-    images.flush()
-    make_images(work_dir=str(torn), split="test", count=12)
-    for name in ("images_test.npy", "captions_test.jsonl"):
-        assert (whole / name).read_bytes() == (torn / name).read_bytes()
-    record = json.loads(records[3])
-    assert record["index"] == 3
+def test_a_split_is_rendered_once_and_whole(tmp_path, monkeypatch) -> None:
+    flags = {"work_dir": str(tmp_path), "split": "test", "count": 4}
+    monkeypatch.setattr("scripts.tiny.images.replace_file", lambda *_: None)
+    make_images(**flags)  # interrupted before its captions
+    monkeypatch.undo()
+    make_images(**flags)
+    monkeypatch.setattr("scripts.tiny.images.draw_scene", None)
+    make_images(**flags)
+    split = Split.read(tmp_path, "test")
+    assert np.array_equal(split.images[3], render_scene(sample_scene("test", 3)))
+    record = split.records[3]
+    assert record["index"] == 3 and record["caption"] == caption(sample_scene("test", 3), 3)
     assert record["background"] == sample_scene("test", 3).attributes()["background"]
 
 
@@ -58,22 +57,6 @@ def test_held_out_pictures_are_never_trained_on(pictures, tmp_path) -> None:
             assert record["caption"] == "grey wall"
     assert train.scene(0) is None
     assert (tmp_path / "prompts_train.txt").read_text() == "grey wall\n"
-
-
-def test_cropping_resumes_with_the_same_crops(pictures, tmp_path) -> None:
-    (pictures / "n00000000_grey_wall.png").unlink()
-    rng = np.random.default_rng(0)
-    Image.fromarray(rng.integers(256, size=(150, 200, 3), dtype=np.uint8)).save(
-        pictures / "noise 2.jpg"
-    )
-    flags = {"pictures": str(pictures), "holdout": 1, "count": 14}
-    make_images(work_dir=str(tmp_path / "whole"), **flags)
-    make_images(work_dir=str(tmp_path / "torn"), **flags, chunk=4)
-    captions = tmp_path / "torn" / "captions_train.jsonl"
-    captions.write_text("".join(captions.read_text().splitlines(keepends=True)[:5]))
-    make_images(work_dir=str(tmp_path / "torn"), **flags)
-    for name in ("images_train.npy", "captions_train.jsonl"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "torn" / name).read_bytes()
 
 
 def test_a_file_of_captions_is_read_and_faulty_pictures_are_left_out(pictures, capsys) -> None:

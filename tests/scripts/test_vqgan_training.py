@@ -29,7 +29,7 @@ def write_images(folder: Path, split: str, images: np.ndarray) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")  # as the processes of `encode`: codes in bf16 are near ties
-def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
+def test_encoding_equals_the_tokenizer_and_happens_once(tmp_path: Path, monkeypatch) -> None:
     torch.manual_seed(0)
     config = replace(small_config(4), ch_mult=(1, 1), resolution=8)
     model = build_vqmodel(config)
@@ -37,14 +37,14 @@ def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     save_vqgan(ImageTokenizer(model, config), tmp_path)
     images = np.random.default_rng(0).integers(256, size=(5, 8, 8, 3), dtype=np.uint8)
     write_images(tmp_path, "test", images)
-    np.save(tmp_path / "codes_test.npy", np.full((5, 16), 99, dtype=np.uint16))
-    (tmp_path / "codes_test.done.json").write_text('{"images": 3}')
-    encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path), chunk=1)
+    monkeypatch.setattr("scripts.tiny.encode._BATCH", 2)
+    encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path))
     codes = np.load(tmp_path / "codes_test.npy")
     expected = load_vqgan(tmp_path).encode(
         torch.from_numpy(images), precision=fast_precision(torch.device("cpu"))
     )
-    assert (codes[:3] == 99).all() and np.array_equal(codes[3:], expected[3:].numpy())
+    assert codes.dtype == np.uint16 and np.array_equal(codes, expected.numpy())
+    encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path / "not read"))
 
 
 def small_config(channels: int = 8, codes: int = 16) -> VqganConfig:
