@@ -47,7 +47,7 @@ class ExtractionSettings(Settings):
     run: RunSettings = part(RunSettings)
     data_dir: str | None = setting(
         None,
-        "images with captions: a folder of images, each with a .txt of its name, or a .jsonl file, "
+        "images with captions: a folder of images, each with a .txt of its name; or a .jsonl file, "
         "or a folder with one, of lines with image and caption",
         path=True,
         shown="off",
