@@ -107,7 +107,7 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command(
         "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
-        without=("cfg_mode", "plugin"),
+        without=("plugin",),
         gone=dict.fromkeys(
             ("speed", "num_images"), "benchmark and tune measure; both have --batch_size"
         ),

@@ -27,8 +27,6 @@ OF_SAMPLES = (
     "seed",
     "drafter_path",
     "dtype",
-    "device_map",
-    "cfg_mode",
     "compile",
     "batch_size",
     *flags_in(MethodSettings),

@@ -17,6 +17,8 @@ GONE_FLAGS = {
     "tokenizer_base_path": "use --tokenizer_path",
     "size": _FULL_SIZE,
     "prices": _FULL_SIZE,
+    "cfg_mode": "guidance rows share a forward pass; its activations take little memory",
+    "device_map": "use --dtype bf16, or --quantize int8 or int4, to fit one GPU",
     "costs": "a sweep times its cells",
     "estimate": "configs/training has the memory that recipes take; --accumulate takes less",
     "learn": "train the drafter beforehand, with train_drafter",
@@ -28,7 +30,12 @@ GONE_FLAGS = {
     "aesthetic_clip_path": "use --metrics hpsv2",
 }
 # What recipes of earlier versions may still say, since it is what happens in any case.
-STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0")}
+STILL_SO = {
+    "size": ("fixed",),
+    "learn": ("false", "no", "off", "0"),
+    "cfg_mode": ("parallel",),
+    "device_map": ("single",),
+}
 # kinds of heads that --drafter of train_drafter had, and the config.json of a drafter
 GONE_DRAFTERS = {
     "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "

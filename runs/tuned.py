@@ -19,7 +19,7 @@ from models.files.folders import checkpoint_folder
 from support.output import remark
 from support.provenance import checkpoint_id, cpu_name
 
-_SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode")  # settings that change times
+_SHARED = ("dtype", "quantize", "batch_size", "compile")  # settings that change times
 
 
 def tuned_place(model_path: str) -> Path:
