@@ -150,12 +150,7 @@ TARGETS = {
     ),
     "emu3": Target(
         folder=_EMU3,
-        sources=_sources(
-            "BAAI/Emu3-Gen-hf",
-            _EMU3,
-            "; or BAAI/Emu3-Gen, with BAAI/Emu3-VisionTokenizer in the folder "
-            "Emu3-VisionTokenizer next to it",
-        ),
+        sources=_sources("BAAI/Emu3-Gen-hf", _EMU3),
         flags=("target_size", "negative_prompt"),
         # trained on areas of about 720 squared; 768 squared no longer fits its positions
         sizes=ImageSizes(8, 760, "720"),

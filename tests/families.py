@@ -50,7 +50,6 @@ class Small:
 SMALL = {
     "tiny": Small("tiny", lambda root: write_checkpoint(root / "tiny")),
     "emu3": Small("emu3", lambda root: write_emu3(root / "Emu3-Gen-hf", layout="old")),
-    "emu3 of the authors": Small("emu3", lambda root: write_emu3(root / "Emu3-Gen", "authors")),
     "emu3_5": Small("emu3_5", lambda root: write_emu3_5(root / "Emu3.5-Image")),
     "janus_pro": Small("janus_pro", lambda root: write_janus(root / "Janus-Pro")),
     "janus_pro of the authors": Small(

@@ -1,8 +1,6 @@
-"""A complete small Emu3-Gen with random weights, in its three public layouts."""
+"""A complete small Emu3-Gen with random weights, in its two public layouts."""
 
 import base64
-import json
-import re
 from pathlib import Path
 
 import torch
@@ -36,16 +34,13 @@ CODES = 24
 def write_emu3(
     folder: Path,
     layout: str = "new",
-    words: tuple[str, ...] | None = None,
     positions: int = 260,
 ) -> Path:
     """Write target, drafter and tokenizer; returns the folder.
 
-    layout: new (of today's transformers), old (keys of the public files) or authors (of
-    BAAI/Emu3-Gen, with the codec in a folder next to it). words: special tokens before the codes.
+    layout: new (of today's transformers) or old (keys of the public files).
     """
-    words = words or (AUTHORS if layout == "authors" else BEFORE)
-    tokenizer = small_tokenizer(words)
+    tokenizer = small_tokenizer()
     config = public_config(tokenizer.get_vocab(), positions)
     spec, entries = Emu3().spec(config.to_dict()), Emu3().entries(config.to_dict())
     target = randomised(Transformer(spec, spec.vocab), 0)
@@ -53,25 +48,12 @@ def write_emu3(
     write_drafter(folder / "drafter", *llama_drafter(entries, target))
     state = public_state(target, decoder_keys(target.spec, None, DECODER))
     codec = small_movq(config.vq_config).state_dict()
-    if layout == "authors":
-        write_authors(folder, config, state)
-        write_codec(folder.parent / "Emu3-VisionTokenizer", config.vq_config, codec)
-        return folder
     state |= {f"model.vqmodel.{key}": value.clone() for key, value in codec.items()}
     named = old_names(state) if layout == "old" else state
     save_file(named, folder / "model.safetensors", {"format": "pt"})
     config.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
-
-
-def write_authors(folder: Path, config: Emu3Config, state: dict[str, Tensor]) -> None:
-    """Write decoder and tokenizer as in BAAI/Emu3-Gen."""
-    named = {key.replace("model.text_model.", "model."): value for key, value in state.items()}
-    save_file(named, folder / "model.safetensors", {"format": "pt"})
-    entries = config.text_config.to_dict() | {"model_type": "Emu3"}
-    (folder / "config.json").write_text(json.dumps(entries))
-    write_words(folder, CODES)
 
 
 def write_words(folder: Path, codes: int) -> None:
@@ -85,34 +67,6 @@ def write_words(folder: Path, codes: int) -> None:
     (folder / "emu3.tiktoken").write_text("\n".join(ranks) + "\n")
     names = (f"<|visual token {code:06d}|>" for code in range(codes))
     (folder / "emu3_vision_tokens.txt").write_text("\n".join([*AUTHORS[-3:], *names]) + "\n")
-
-
-def write_codec(folder: Path, config: Emu3VQVAEConfig, state: dict[str, Tensor]) -> None:
-    """Write the codec as in BAAI/Emu3-VisionTokenizer."""
-    folder.mkdir()
-    names = (
-        (r"\.mid(dle)?_block\.attn_norm\.", ".middle_block.attn_1.norm."),
-        (r"\.attn_norms\.(\d)\.", r".attn.\1.norm."),
-        (r"\.([qkv])_proj\.", r".\1."),
-        (r"\.out_proj\.", ".proj_out."),
-        (r"\.(down|up)_block\.(down|up)\.", r".\1."),
-        (r"\.middle_block\.", ".mid."),
-    )
-    found = {}
-    for key, value in state.items():
-        matrix = "_proj." in key and value.ndim == 2
-        for pattern, replacement in names:
-            key = re.sub(pattern, replacement, key)
-        found[key] = (value[:, :, None, None] if matrix else value).clone().contiguous()
-    save_file(found, folder / "model.safetensors", {"format": "pt"})
-    entries = {
-        "model_type": "Emu3VisionVQ", "codebook_size": config.codebook_size,
-        "embed_dim": config.embed_dim, "z_channels": config.latent_channels, "double_z": False,
-        "in_channels": 3, "out_channels": 3, "temporal_downsample_factor": 4,
-        "ch": config.base_channels, "ch_mult": list(config.channel_multiplier),
-        "num_res_blocks": config.num_res_blocks, "attn_resolutions": [3], "dropout": 0.0,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(entries))
 
 
 def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -167,7 +121,7 @@ def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
     return model
 
 
-def small_tokenizer(words: tuple[str, ...]) -> Tokenizer:
+def small_tokenizer() -> Tokenizer:
     """Return a tokenizer of bytes; the special tokens follow them, then the image codes."""
     codes = (f"<|visual token {code:06d}|>" for code in range(CODES))
-    return special_tokenizer([*words, *codes])
+    return special_tokenizer([*BEFORE, *codes])

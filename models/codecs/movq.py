@@ -3,9 +3,6 @@
 The network is one for videos: it reads an image as four equal frames, and draws four, of which the
 first is the image. Only its convolutions over time see the four; those in the plane, which take
 the memory and the time, see one.
-
-transformers' checkpoints hold its weights among their own. The authors publish them apart:
-BAAI/Emu3-VisionTokenizer, looked for in the folder `Emu3-VisionTokenizer` next to the checkpoint.
 """
 
 from __future__ import annotations
@@ -22,39 +19,13 @@ from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_files import VqganFiles
 from models.files.entries import require_values
-from models.files.gather import Rules, all_of
 from models.files.network import Network, Slot
 from models.files.weights import folder_shapes, naming, weight_files
-from support.json_files import read_object
 
 if TYPE_CHECKING:
     from transformers import Emu3VQVAE
 
-APART = "Emu3-VisionTokenizer"
 _PREFIXES = ("model.vqmodel.", "vqmodel.")  # of today's transformers, and of the public files
-# the authors' entries of config.json -> transformers'
-_ENTRIES = {
-    "codebook_size": "codebook_size",
-    "embed_dim": "embed_dim",
-    "z_channels": "latent_channels",
-    "double_z": "double_latent",
-    "in_channels": "in_channels",
-    "out_channels": "out_channels",
-    "temporal_downsample_factor": "temporal_downsample_factor",
-    "ch": "base_channels",
-    "ch_mult": "channel_multiplier",
-    "num_res_blocks": "num_res_blocks",
-    "attn_resolutions": "attn_resolutions",
-}
-# the authors' keys -> transformers'
-_RENAMES = (
-    (r"\.mid\.attn_1\.norm\.", ".mid.attn_norm."),
-    (r"\.attn\.(\d+)\.norm\.", r".attn_norms.\1."),
-    (r"\.([qkv])\.(weight|bias)$", r".\1_proj.\2"),
-    (r"\.proj_out\.", ".out_proj."),
-    (r"^(\w+)\.(down|up)\.", r"\1.\2_block.\2."),
-    (r"^(\w+)\.mid\.", r"\1.middle_block."),
-)
 _COUNTER = "num_batches_tracked"  # a training statistic of the batch norms, not read
 _SIDE = 720  # pixels of the usual image
 _BUILT = {
@@ -115,7 +86,6 @@ class MovqFiles(VqganFiles):
     """The weights of Emu3's codec."""
 
     entries: dict = field(default_factory=dict)  # of transformers' configuration
-    renames: Rules = ()  # stored keys -> transformers'
 
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
         from transformers import Emu3VQVAE, Emu3VQVAEConfig
@@ -125,7 +95,7 @@ class MovqFiles(VqganFiles):
         slots = {self.prefix + name: Slot(name) for name in model.state_dict()}
         counters = tuple(key for key in slots if key.endswith(_COUNTER))
         keys = {key: slot for key, slot in slots.items() if key not in counters}
-        return Network(model, keys, counters, renames=self.renames, prefix=self.prefix)
+        return Network(model, keys, counters, prefix=self.prefix)
 
     def open(self, model: Emu3VQVAE, device: torch.device) -> MoVQ:
         for name, statistic in model.named_buffers():
@@ -140,30 +110,17 @@ def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
 
     A ValueError names a checkpoint without a codec, or a file or entry that cannot be used.
     """
-    keys, home = folder_shapes(folder), folder.absolute().parent / APART
+    keys = folder_shapes(folder)
     prefix = next((one for one in _PREFIXES if any(key.startswith(one) for key in keys)), None)
-    if prefix is None and not home.is_dir():
+    if prefix is None:
         raise ValueError(
             f"{folder}: no image codec among the weights (keys vqmodel.*, as BAAI/Emu3-Gen-hf has "
-            f"them) and no folder {home}: `hf download BAAI/{APART}` with --local-dir brings it"
+            "them)"
         )
-    apart = prefix is None
-    entries = config.get("vq_config")
-    if apart and "vq_config" not in config:
-        codec, _ = all_of(lambda: read_object(home / "config.json"), lambda: folder_shapes(home))
-        entries = {theirs: codec[ours] for ours, theirs in _ENTRIES.items() if ours in codec}
-        widths = entries.get("channel_multiplier", (1, 2, 2, 4))
-        entries["hidden_size"] = entries.get("base_channels", 256) * widths[-1]
-    entries = entries if isinstance(entries, dict) else {}
     with naming(folder):
-        sizes = movq_sizes(entries)
-    source, paths = (
-        (str(home), weight_files(home))
-        if apart
-        else (f"{folder}, weights vqmodel.*", weight_files(folder))
-    )
-    renames = _RENAMES if apart else ()
-    return MovqFiles(source, paths, sizes, prefix or "", entries=entries, renames=renames)
+        sizes = movq_sizes(config.get("vq_config"))
+    source, paths = f"{folder}, weights vqmodel.*", weight_files(folder)
+    return MovqFiles(source, paths, sizes, prefix, entries=config.get("vq_config") or {})
 
 
 def _take_one_frame(model: Emu3VQVAE) -> None:

@@ -19,13 +19,13 @@ from support.output import remark
 
 # What config.json may have as model_type, by --model: transformers' name, then the authors'.
 MODEL_TYPES = {
-    "emu3": ("emu3", "Emu3"),
+    "emu3": ("emu3",),
     "emu3_5": ("Emu3",),
     "janus_pro": ("janus", "multi_modality"),
     "liquid": ("gemma",),
     "glm_image": ("glm_image",),
 }
-_EMU3, _JANUS = MODEL_TYPES["emu3"], MODEL_TYPES["janus_pro"]
+_EMU3, _JANUS = ("emu3", "Emu3"), MODEL_TYPES["janus_pro"]
 _EMU3_5_IDS = 282_926
 _GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.

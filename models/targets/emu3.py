@@ -5,9 +5,8 @@ each closed by `<|extra_200|>`. The image's height and width in tokens are given
 unconditional row holds a negative prompt in the text's place; rows end at the same slot and each
 counts its positions from its own first token.
 
-Keys have three layouts: transformers' of today (`model.text_model.*`), the one of the public files
-(`text_model.model.*`, BAAI/Emu3-Gen-hf), and the authors' (`model.*`, BAAI/Emu3-Gen, whose
-config.json is flat).
+Keys have two layouts: transformers' of today (`model.text_model.*`), and that of the public files
+(`text_model.model.*`, BAAI/Emu3-Gen-hf).
 
 Emu3.5-Image (arXiv 2510.26583) is Emu3 with norms on queries and keys, and 131,072 image codes.
 A sequence is `<|extra_203|>You are a helpful assistant for t2i task. USER: text ASSISTANT:
@@ -54,12 +53,11 @@ _WORD = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# keys of the other layouts -> today's
+# keys of the public files -> today's
 _OLDER = (
     (r"^text_model\.lm_head\.", "lm_head."),
     (r"^text_model\.model\.", DECODER),
     (r"^vqmodel\.", "model.vqmodel."),
-    (r"^model\.(embed_tokens|layers|norm)\.", rf"{DECODER}\1."),
 )
 # transformers' Emu3TextConfig; a config.json need not repeat them
 _DEFAULTS = {
@@ -84,17 +82,7 @@ _CODEC, _WORDS = "Emu3.5-VisionTokenizer", "tokenizer_emu3_ibq"
 
 
 class Emu3Vocab(Words):
-    """Token ids from tokenizer.json or, where only they are, the authors' files."""
-
-    def __init__(self, folder: Path):
-        names = (HUB_TOKENIZER, RANKS, _VISION)
-        here = [name for name in names if (folder / name).is_file()]
-        if not here:
-            raise ValueError(f"found no {HUB_TOKENIZER}, nor {RANKS} and {_VISION}, in {folder}")
-        from_authors = here[0] != HUB_TOKENIZER
-        path = folder / (RANKS if from_authors else HUB_TOKENIZER)
-        tokenizer = _authors_tokenizer(folder) if from_authors else load_tokenizer(path)
-        super().__init__(tokenizer, path, FRAME)
+    """Token ids by name; the names of image tokens spell their codes."""
 
     @cached_property
     def image(self) -> ImageVocab:
@@ -106,7 +94,7 @@ class Emu3Vocab(Words):
 
 
 def _authors_tokenizer(folder: Path) -> Tokenizer:
-    """Return the tokenizer of BAAI/Emu3-Gen; ValueError names a file that cannot be used."""
+    """Return Emu3.5's tokenizer; ValueError names a file that cannot be used."""
     ranks, vision = all_of(
         lambda: read_ranks(folder / RANKS), lambda: _read_names(folder / _VISION)
     )
@@ -164,11 +152,15 @@ class Emu3(Family):
     image_part = "image codec"
 
     def entries(self, config: dict) -> dict:
-        kind = require_model(config, MODEL_TYPES[self.name], self.name)
-        entries = filled(config.get("text_config") if kind == "emu3" else config, _DEFAULTS)
+        require_model(config, MODEL_TYPES[self.name], self.name)
+        entries = filled(self.section(config), _DEFAULTS)
         rope = entries.get("rope_parameters")
         theta = rope.get("rope_theta") if isinstance(rope, dict) else None
         return {"rope_theta": theta or _THETA} | entries
+
+    def section(self, config: dict) -> object:
+        """Return what config.json says of the decoder."""
+        return config.get("text_config")
 
     def spec(self, config: dict) -> TransformerSpec:
         return llama_spec(self.entries(config))
@@ -182,7 +174,8 @@ class Emu3(Family):
         return decoder_network(spec, vocab, keys, ignored=("model.vqmodel.",), renames=_OLDER)
 
     def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
-        return Emu3Vocab(folder)
+        path = folder / HUB_TOKENIZER
+        return Emu3Vocab(load_tokenizer(path), path, FRAME)
 
     def image_files(self, folder: Path, options: TargetOptions) -> MovqFiles:
         config = read_object(folder / "config.json")
@@ -219,6 +212,9 @@ class Emu35(Emu3):
         entries = super().entries(config)
         return {name: value for name, value in entries.items() if name != "head_dim"}
 
+    def section(self, config: dict) -> object:
+        return config
+
     def spec(self, config: dict) -> TransformerSpec:
         width = filled(config, _DEFAULTS_3_5)["head_dim"]
         return replace(llama_spec(self.entries(config), width, _POSITIONS), qk_rms=True)
@@ -234,8 +230,8 @@ class Emu35(Emu3):
     def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
         places = [folder, *_places(folder, _WORDS)]
         for place in places:
-            if any((place / name).is_file() for name in (HUB_TOKENIZER, RANKS)):
-                return Emu3Vocab(place)
+            if (path := place / RANKS).is_file():
+                return Emu3Vocab(_authors_tokenizer(place), path, FRAME)
         raise ValueError(
             f"found no {RANKS} in {' or '.join(map(str, places))}; it is in src/{_WORDS} of "
             "github.com/baaivision/Emu3.5"

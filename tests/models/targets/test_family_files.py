@@ -13,7 +13,7 @@ from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from small import small_settings, write_shards
-from small_emu3 import AUTHORS, old_names, write_emu3
+from small_emu3 import old_names
 from small_janus import authors_config, authors_state
 from small_liquid import FIRST, write_liquid
 from small_llamagen import LlamaGenSizes, write_llamagen
@@ -83,22 +83,6 @@ def test_both_layouts_of_janus_are_the_same_networks(originals) -> None:
     one, other = (SMALL[name].load(originals[name]).target for name in names)
     assert one.vocab == other.vocab and same_weights(one.transformer, other.transformer)
     assert same_weights(one.images.model, other.images.model)
-
-
-def test_the_authors_layout_of_emu3(originals, tmp_path) -> None:
-    """Decoder, tokenizer and codec are those of the same weights in transformers' layout."""
-    twin = open_session(
-        small_settings(write_emu3(tmp_path / "twin", words=AUTHORS), model="emu3")
-    ).target
-    authors = SMALL["emu3 of the authors"].load(originals["emu3 of the authors"], EAGLE)
-    target = authors.target
-    assert (target.vocab, target.grid, target.spec) == (twin.vocab, twin.grid, twin.spec)
-    assert same_weights(target.transformer, twin.transformer)
-    assert same_weights(target.images.model, twin.images.model)
-    for text in ("A red cat's hat, 720*720\n\n", "Bär  läuft  中文", "<|image start|>x"):
-        assert torch.equal(target.prompt(text, 2).ids, twin.prompt(text, 2).ids)
-    images = decoded(authors), decoded(authors, EAGLE)
-    assert all(map(torch.equal, *images))
 
 
 @pytest.mark.parametrize("name", ["liquid"])

@@ -39,7 +39,6 @@ CASES: list[tuple[str, Callable[[Path], Path] | None]] = [
     ("janus_pro", None),
     ("janus_pro", unmarked),
     ("emu3", None),
-    ("emu3 of the authors", None),
     ("emu3_5", None),
     ("liquid", None),
     ("liquid", unmarked),
