@@ -15,7 +15,6 @@ from models.files.chameleon_parts import stored_names
 from models.files.entries import require_model
 from models.files.weights import naming
 from support.json_files import read_object
-from support.output import remark
 
 # What config.json may have as model_type, by --model: transformers' name, then the authors'.
 MODEL_TYPES = {
@@ -72,10 +71,7 @@ _PUBLISHED = (
     Published(
         "GLM-Image", ("glm_image",), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"
     ),
-    Published("SimpleAR", (), ("simplear",)),
     Published("Liquid", ("liquid",), ("liquid",), _is_liquid),
-    Published("JanusFlow", (), ("janusflow", "janus-flow")),
-    Published("Emu3-Chat", (), ("emu3-chat",)),
     Published("Emu3", ("emu3",), ("emu3",), lambda c, _: c.get("model_type") in _EMU3),
     Published("Janus-Pro", ("janus_pro",), ("janus",), lambda c, _: c.get("model_type") in _JANUS),
     Published(
@@ -89,20 +85,16 @@ _PUBLISHED = (
 def refuse_other_model(model: str, path: str, folder: Path) -> None:
     """Refuse a folder that holds another published model's files than those of --model.
 
-    Where only the name of the folder around it says so, this is a remark on stderr. path: the
-    folder or hub id, as it was given. A SettingsError names the model, and what to use instead.
+    path: the folder or hub id, as it was given. A SettingsError names the model, and what to use
+    instead.
     """
-    evidence = _evidence(path, folder)
-    if evidence is None or model in evidence.published.targets:
+    published, source = _published(path, folder)
+    if published is None or model in published.targets:
         return
-    title, targets = evidence.published.title, evidence.published.targets
-    use = " or ".join(f"--model {target}" for target in targets)
-    advice = f"use {use}" if use else f"no --model here reads {title}"
-    text = f"--model {model}: {path} holds {title}, as {evidence.source} says; {advice}"
-    if not evidence.certain:
-        remark(text)
-    else:
-        raise SettingsError(text)
+    use = " or ".join(f"--model {target}" for target in published.targets)
+    raise SettingsError(
+        f"--model {model}: {path} holds {published.title}, as {source} says; use {use}"
+    )
 
 
 def require_model_type(model: str, folder: Path) -> None:
@@ -118,17 +110,8 @@ def targets_in(path: str, folder: Path) -> tuple[str, ...]:
 
     Arguments as for `refuse_other_model`. Empty where nothing tells.
     """
-    evidence = _evidence(path, folder)
-    return evidence.published.targets if evidence is not None and evidence.certain else ()
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """What tells a folder's model."""
-
-    published: Published
-    source: str  # in words
-    certain: bool = True  # enough to refuse another --model
+    published, _ = _published(path, folder)
+    return () if published is None else published.targets
 
 
 def _config(folder: Path) -> dict | None:
@@ -139,33 +122,25 @@ def _config(folder: Path) -> dict | None:
         return None
 
 
-def _evidence(path: str, folder: Path) -> _Evidence | None:
-    """Return the strongest sign of a folder's model: its files, its own name, the one around it."""
+def _published(path: str, folder: Path) -> tuple[Published | None, str]:
+    """Return a folder's model and what tells it, in words: its config.json, or its name."""
     if (config := _config(folder)) is None:
-        return None
-    name, around = _names(path)
-    named = _named(name)
+        return None, ""
     for published in _PUBLISHED:
         if published.holds(config, folder):
-            if named is not None and not named.targets:  # Emu3-Chat's config.json is Emu3's
-                return _Evidence(named, f"the folder's name {name!r}")
-            return _Evidence(published, "its config.json")
-    if published := _named(_names(str(config.get("_name_or_path")))[0]):
-        return _Evidence(published, "_name_or_path in its config.json")
-    if named is not None:
-        return _Evidence(named, f"the folder's name {name!r}")
-    if published := _named(around):
-        return _Evidence(published, f"the folder {around!r} around it", certain=False)
-    return None
+            return published, "its config.json"
+    if published := _named(_name_of(str(config.get("_name_or_path")))):
+        return published, "_name_or_path in its config.json"
+    name = _name_of(path)
+    return _named(name), f"the folder's name {name!r}"
 
 
-def _names(path: str) -> tuple[str, str]:
-    """Return the names of a folder or hub id and of the folder around it."""
+def _name_of(path: str) -> str:
+    """Return the name of a folder or hub id."""
     whole = os.path.abspath(path) if os.path.isdir(path) else path
-    *_, grandparent, around, name = ("", "", "", *Path(whole).parts)
-    if around == "snapshots":  # of the hub's cache: models--owner--name/snapshots/revision
-        return grandparent, ""
-    return name, around
+    *_, repository, around, name = ("", "", "", *Path(whole).parts)
+    # in the hub's cache: models--owner--name/snapshots/revision
+    return repository if around == "snapshots" else name
 
 
 def _named(name: str) -> Published | None:
@@ -175,6 +150,6 @@ def _named(name: str) -> Published | None:
         word: published for published in _PUBLISHED for word in published.words if word in words
     }
     for word in [*told]:
-        if any(word in longer for longer in told if longer != word):  # Emu3 is in Emu3-Chat
+        if any(word in longer for longer in told if longer != word):  # emu3 is in emu3-5
             del told[word]
     return next(iter(told.values())) if len(told) == 1 else None
