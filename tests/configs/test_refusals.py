@@ -212,7 +212,7 @@ draw --tokenizer_path=nowhere        : --tokenizer_path nowhere: …got a path t
 draw --tokenizer_path=model/drafter  : --tokenizer_path model/drafter: found no text_tokenizer.json
 draw --drafter_path=model/tokenizer  : --drafter_path model/tokenizer: …got a folder without config
 vq_distances --tokenizer_path=./no   : --tokenizer_path ./no: …got a path that does not exist
-extract_tokens --output_dir=o --data_dir=no : --data_dir: expected a folder, a .jsonl…got 'no'
+extract_tokens --output_dir=o --data_dir=no : --data_dir: expected a folder or a .jsonl…got 'no'
 bench --sweep=no.yaml                : --sweep no.yaml: …got a path that does not exist
 draw --config=no.yaml                : --config no.yaml: …got a path that does not exist
 draw --config=model                  : --config model: expected a YAML file, got a folder
