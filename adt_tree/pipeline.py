@@ -267,7 +267,7 @@ class Pipeline:
                 total = len(listed) * len(jobs) * call.repeats
                 with Progress(what, total, shown=self._shows(options)) as shown:
                     measured = repeated(session, listed, jobs, (call.repeats, 1), shown)
-                bench = Bench(session, jobs, None)
+                bench = Bench(session, jobs)
                 rows = [
                     bench.row(method, measured[method], measured[BASELINE]) for method in listed
                 ]

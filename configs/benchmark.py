@@ -4,13 +4,10 @@ base: adt:proposal=topk         entries of --methods, by commas, to which the ax
 axes:                           flag -> list of values; every combination is a cell
   adt_beta: [0.1, 0.5, 0.9]
 methods: eagle2,adt             further entries, without the axes (may be left out)
-quality: true                   --quality, where a model has a classifier; relaxed cells need the
-                                line, true or false
 """
 
 from dataclasses import MISSING, dataclass, replace
 from itertools import combinations, product
-from pathlib import Path
 from typing import ClassVar
 
 from configs.fields import (
@@ -27,8 +24,9 @@ from configs.fields import (
     setting,
     settings_fields,
 )
+from configs.gone import GONE_FLAGS
 from configs.methods import MethodSettings
-from configs.schema import CLASSIFIER, RunSettings
+from configs.schema import RunSettings
 from configs.targets import ROOT
 
 _ENTRIES = "name[:flag=value...], by commas, as in --methods"
@@ -60,7 +58,6 @@ class Sweep(Settings):
 
     base: str = setting(MISSING, "what the axes are added to", wanted=_ENTRIES)
     methods: str | None = setting(None, "what is compared with these cells", wanted=_ENTRIES)
-    quality: bool | None = setting(None, "whether images are judged")
     path: str = ""
     axes: tuple[str, ...] = ()  # the flags that vary
     varied: tuple[str, ...] = ()  # the cells of all their values
@@ -86,18 +83,10 @@ class BenchmarkSettings(Settings):
     methods: tuple[MethodSettings, ...] = ()
     repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
     warmup: int = setting(1, "images per method generated first and not counted", low=0, high=1000)
-    quality: bool = setting(
-        False, "score how well images show their prompts, by the tiny model's classifier"
-    )
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
     sweep: Sweep | None = None
 
     def settle(self) -> None:
-        if self.quality and not (Path(self.run.model_path) / CLASSIFIER).is_file():
-            refuse("quality", True, f"only with {CLASSIFIER} in --model_path, which ckpts/tiny has")
-        self._check_methods()
-
-    def _check_methods(self) -> None:
         """Refuse a method that stands twice, and cells that a sweep cannot have."""
         sweep, source = self.sweep, "--methods" if self.sweep is None else self.sweep.where
         names = sweep.entries if sweep else [method.method for method in self.methods]
@@ -111,8 +100,6 @@ class BenchmarkSettings(Settings):
             if method == MethodSettings("ar"):
                 expected = "methods other than ar, which is always measured"
                 raise mismatch(source, name, expected)
-            if sweep.quality is None and not method.lossless:
-                raise missing(f"{source}: quality", f"true or false, because {name} is relaxed")
 
 
 def read_sweep(path: str, cells: str | None = None) -> Sweep:
@@ -132,7 +119,9 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
             if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
                 refuse(f"axes: {flag}", values, "a list of values")
         if unknown := content.keys() - settings_fields(Sweep).keys():
-            raise mismatch("--keys", min(unknown), one_of(["axes", *settings_fields(Sweep)]))
+            name, known = min(unknown), one_of(["axes", *settings_fields(Sweep)])
+            advice = f"That is gone: {GONE_FLAGS[name]}." if name in GONE_FLAGS else ""
+            raise mismatch("--keys", name, known, advice)
     except SettingsError as error:
         raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
     values = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))

@@ -26,6 +26,7 @@ GONE_FLAGS = {
     "gsd_gap": _RULES,
     "path_delta": _RULES,
     "learn_share": "train the drafter beforehand, with train_drafter",
+    "quality": "use --metrics accuracy of evaluate, on runs of generate_images",
     "aesthetic_path": "use --metrics hpsv2",
     "aesthetic_clip_path": "use --metrics hpsv2",
 }

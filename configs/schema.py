@@ -43,7 +43,7 @@ DATASETS = {
     "MSCOCO2017Val": "captions_val2017.json",
     "MSCOCO2017Train": "captions_train2017.json",
 }
-# Next to the tiny model's weights: the classifier that --quality judges images with.
+# Next to the tiny model's weights: the classifier that `evaluate` judges images with.
 CLASSIFIER = "attributes.safetensors"
 # What may differ between two commands that fill the same folder: it chooses images, not what an
 # image is.

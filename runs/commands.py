@@ -24,7 +24,7 @@ from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import Values, build, missing, refuse
 from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
-from configs.schema import CLASSIFIER, RunSettings
+from configs.schema import RunSettings
 from configs.targets import model_defaults
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
@@ -90,11 +90,9 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     drafted = next((method for method in methods if method.drafted), methods[0])
     run = _checked(RunSettings, values, given, drafted)
     tell_foreign_numbers(run.model_path, *methods)
-    if sweep is not None:
-        if varied := next((name for name in sweep.axes if name in given), None):
-            refuse(varied, given[varied], f"only without {sweep.where}, which varies it")
-        judged = bool(sweep.quality) and (Path(run.model_path) / CLASSIFIER).is_file()
-        values.setdefault("quality", judged)
+    varied = next((name for name in sweep.axes if name in given), None) if sweep else None
+    if varied is not None:
+        refuse(varied, given[varied], f"only without {sweep.where}, which varies it")
     usual = None if sweep is None else f"outputs/sweeps/{Path(sweep.path).stem}"
     output = run.output_dir if "output_dir" in values else usual
     parts = {"run": run, "methods": methods, "output": output, "sweep": sweep}

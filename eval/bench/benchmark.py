@@ -8,24 +8,21 @@ what a speed-up is. Image decoding is not counted.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 
 from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
 from configs.schema import MethodSettings
 from decoding.images import Job
-from eval.bench.quality import Judge
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
-from eval.metrics.intervals import paired_ratio
 from runs.drawing import check_lengths, image_jobs
 from runs.exactness import Comparison, compare
 from runs.measure import BASELINE, Measurement, joined, measure
@@ -42,11 +39,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured on: loaded weights, the jobs, and a judge of the images for --quality."""
+    """What is measured on: loaded weights and the jobs."""
 
     session: Session
     jobs: list[Job]
-    judge: Judge | None
 
     @staticmethod
     def open(settings: BenchmarkSettings) -> "Bench":
@@ -58,8 +54,7 @@ class Bench:
         drafter = next((method for method in settings.methods if method.drafted), BASELINE)
         session = open_session(settings.run.with_method(drafter))
         check_lengths(session.target, items)
-        judge = Judge(session.target, settings.run.model_path, jobs) if settings.quality else None
-        return Bench(session, jobs, judge)
+        return Bench(session, jobs)
 
     def row(
         self, method: MethodSettings, repeats: list[Measurement], baseline: list[Measurement]
@@ -81,7 +76,6 @@ class Bench:
             "levels": first.calls.get("level", 0) / len(first.images),
             "calibration_factors": list(session.calibration(method).factors),
             "lossless": method.lossless,
-            **(self.judge(first.images) if self.judge else {}),
             "seconds_per_image": seconds,
             "tokens_per_second": session.target.grid.tokens / seconds,
             "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
@@ -131,7 +125,6 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     shared = {"seed": settings.run.seed, "prompt": settings.run.prompt}
     document = {
         "rows": rows,
-        "pairs": pairs([measured[method] for method in methods]),
         "images": len(bench.jobs),
         "repeats": repeats,
         "settings": settings_dict(settings.run.sampling) | shared,
@@ -181,29 +174,3 @@ def repeated(
             measured[method][repeat].append(measure(engines[method], turn))
             progress.update(len(turn))
     return {method: [joined(turns) for turns in measured[method]] for method in methods}
-
-
-def pairs(measured: list[list[Measurement]]) -> list[Row]:
-    """Compare every two methods on the same images; measured: of each method, by repeat.
-
-    Returns per pair: `rows`, the numbers of the two methods; `seconds_ratio`, seconds of the first
-    / seconds of the second, medians over the repeats, with an interval over images; `by_repeat`,
-    the same of each repeat; `tau_ratio`, tau of the second / tau of the first.
-    """
-    seconds = [
-        np.median([[image.seconds for image in one.images] for one in repeats], axis=0)
-        for repeats in measured
-    ]
-    rounds = [[image.target_forwards - 1 for image in repeats[0].images] for repeats in measured]
-    return [
-        {
-            "rows": [one, other],
-            "seconds_ratio": asdict(paired_ratio(seconds[one], seconds[other])),
-            "by_repeat": [
-                a.seconds_per_image / b.seconds_per_image
-                for a, b in zip(measured[one], measured[other], strict=True)
-            ],
-            "tau_ratio": asdict(paired_ratio(rounds[one], rounds[other])),
-        }
-        for one, other in combinations(range(len(measured)), 2)
-    ]

@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 
 from configs.benchmark import BenchmarkSettings
 from configs.schema import MethodSettings
-from eval.bench.benchmark import Bench, Row, pairs, refuse_wrong, repeated
-from eval.bench.quality import QUALITIES
+from eval.bench.benchmark import Bench, Row, refuse_wrong, repeated
 from eval.bench.table import heading, table
 from runs.measure import BASELINE
 from support.durable import append_lines, new_file
@@ -52,9 +51,9 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     varied, others = (
         [row for row in rows if row["cell"] in cells] for cells in (sweep.varied, sweep.others)
     )
-    pictures = [draw_speed(varied, others, sweep.axes, folder / "speed.png")]
-    pictures += [draw_quality(rows, folder / "quality.png")] if settings.quality else []
-    best, files = ordered[-1], [str(folder / "sweep.jsonl"), *map(str, pictures)]
+    picture = folder / "speed.png"
+    draw_speed(varied, others, sweep.axes, picture)
+    best, files = ordered[-1], [str(folder / "sweep.jsonl"), str(picture)]
     summary = {"best": best["cell"], "speedup": best["speedup"], "files": files}
     print(json.dumps(summary), flush=True)
     refuse_wrong(rows)
@@ -98,10 +97,7 @@ def _measured(
     times = settings.repeats, settings.warmup
     measured = repeated(bench.session, methods, bench.jobs, times, progress)
     plain, drafted = measured[BASELINE], measured[method]
-    return bench.row(method, drafted, plain) | {
-        "interval": pairs([plain, drafted])[0]["seconds_ratio"],
-        "ar": bench.row(BASELINE, plain, plain),
-    }
+    return bench.row(method, drafted, plain) | {"ar": bench.row(BASELINE, plain, plain)}
 
 
 def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
@@ -112,7 +108,6 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
         **_FORMER,
         "images": len(bench.jobs),
         "jobs": sha256(json.dumps(list(map(asdict, bench.jobs))).encode()).hexdigest()[:16],
-        "quality": settings.quality,
         "repeats": settings.repeats,
         "warmup": settings.warmup,
         "hardware": bench.session.hardware(),
@@ -121,7 +116,7 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
 
 def draw_speed(
     varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], output: Path
-) -> Path:
+) -> None:
     """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
 
     varied: the cells whose parameters, `axes`, the sweep varies: a point each, and a line joins the
@@ -146,7 +141,9 @@ def draw_speed(
         panel.set_xlabel(name)
     if others:
         panels[0, -1].legend(fontsize=6)
-    return _save(figure, output)
+    figure.tight_layout()
+    with new_file(output) as file:
+        figure.savefig(file, format="png", dpi=110)
 
 
 def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> None:
@@ -156,30 +153,3 @@ def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> Non
     panel.plot([order.index(value) for value in values], heights, "o", alpha=0.35, color="tab:blue")
     panel.plot(range(len(order)), best, "-", color="tab:blue")
     panel.set_xticks(range(len(order)), order)
-
-
-def draw_quality(rows: Sequence[Row], output: Path) -> Path:
-    """Draw speed against the shares of right backgrounds, colours and shapes.
-
-    Lossless methods are hollow. Plain decoding, where it was timed with the cells, is a cross at 1.
-    """
-    figure = Figure(figsize=(4 * len(QUALITIES), 3.8))
-    panels = figure.subplots(1, len(QUALITIES), squeeze=False, sharey="row")
-    for panel, name in zip(panels[0], QUALITIES, strict=True):
-        for row in rows:
-            fill = "none" if row["lossless"] else "tab:blue"
-            panel.plot(row[name], row["speedup"], "o", mec="tab:blue", mfc=fill)
-            panel.annotate(row["cell"], (row[name], row["speedup"]), fontsize=5)
-        if "ar" in rows[0]:
-            panel.plot(rows[0]["ar"][name], 1, "x", color="black", label="ar")
-            panel.legend()
-        panel.set_xlabel(f"share of right {name}s")
-    panels[0, 0].set_ylabel(LABELS["speedup"])
-    return _save(figure, output)
-
-
-def _save(figure: Figure, output: Path) -> Path:
-    figure.tight_layout()
-    with new_file(output) as file:
-        figure.savefig(file, format="png", dpi=110)
-    return output

@@ -7,7 +7,6 @@ from configs.acceptance import rule_of
 from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
 from configs.methods import MethodSettings
-from eval.bench.quality import QUALITIES
 from runs.measure import exceeds_tau
 from support.progress import plural
 from support.provenance import cpu_name
@@ -99,7 +98,7 @@ def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
         cells["speed-up (95 %)"] = speedup_words(row, row is best)
     if "identical" in row:
         cells["same images"] = f"{row['identical']}/{images}{_why_others(row)}"
-    return cells | {name: number(row[name]) for name in QUALITIES if name in row}
+    return cells
 
 
 def speedup_words(row: Row, bold: bool = False) -> str:

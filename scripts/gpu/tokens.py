@@ -98,7 +98,7 @@ def compared(run: RunSettings, entry: str) -> Figures:
     method, session = listed_method(entry, {}), open_once(run)
     repeats = method.same_tokens(run.sampling.temperature)
     expected, measured = on_cpu(run, BASELINE if repeats else method), decode(session, method)
-    comparison = Bench(session, [], None).comparison(method, measured, expected)
+    comparison = Bench(session, []).comparison(method, measured, expected)
     pairs = list(zip(expected.images, measured.images, strict=True))
     counts = {
         "images": comparison.images,

@@ -174,14 +174,12 @@ bench --methods=ar,adt --method=adt  : --method: 'adt' works only without --meth
 bench --methods=ar,adt --model_type=base : --method: 'ar' works only without --method
 bench --methods=ar,adt --tree=chain  : --tree: 'chain' works only for a method that has it
 bench --methods=ar,adt --lantern_k=9 : --lantern_k: 9 works only for a method that has it
-bench --quality                      : --quality: True works only with attributes.safeten
 bench --cells=0-1                    : --cells: '0-1' works only with --sweep
 sweep --methods=adt                  : --methods: 'adt' works only without --sweep
 sweep --peanut                       : --method: 'adt' works only without --sweep
 sweep --nodes=3                      : --nodes: 3 works only without --sweep sweep.yaml, which
 sweep --cells=6-9                    : --cells: expected a-b with b up to 2…got '6-9'
 sweep --cells=2                      : --cells: expected a-b…got '2'
-sweep --quality                      : --quality: True works only with attributes.safeten
 sweep --tree=chain                   : --tree: 'chain' works only for a method that has it
 extract_tokens --output_dir=o        : --data_dir: expected images with captions, or --from_prompts
 images --from_prompts                : --data_dir: …works only without --from_prompts

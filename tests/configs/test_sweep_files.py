@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_checkpoint
 
-from configs.benchmark import BenchmarkSettings, read_sweep
+from configs.benchmark import BenchmarkSettings
 from configs.command_line import read_words
 from configs.fields import SettingsError
-from configs.methods import MethodSettings
 from configs.schema import ROOT
 from runs.commands import benchmark_settings
 
@@ -46,7 +45,7 @@ def test_cells_are_all_combinations_and_the_further_methods(bench) -> None:
         ("adt", 8), ("eagle2", 58), ("eagle2", 8)
     ]  # fmt: skip
     assert [method.adt.beta for method in settings.methods[:4]] == [0.1, 0.1, 0.9, 0.9]
-    assert (settings.output, settings.quality) == ("outputs/sweeps/mine", False)
+    assert settings.output == "outputs/sweeps/mine"
 
 
 def test_several_bases_share_the_axes(bench) -> None:
@@ -103,10 +102,10 @@ def axes(text: str, base: str = "adt") -> str:
         ),
         (axes("nodes: [4]\nmethods: ar"), "expected methods other than ar, .*got ar"),
         (axes("nodes: [4]\nmethods: [ar]"), "methods: expected name.*got .*"),
-        (axes("nodes: [4]\nquality: 3"), "quality: expected true or false.*got '3'"),
+        (axes("nodes: [4]\nquality: true"), "got quality. That is gone: use --metrics"),
         (
             axes("nodes: [4]\nmethod: ar"),
-            "keys: expected axes, base, methods or quality, got method",
+            "keys: expected axes, base or methods, got method",
         ),
         ("base: adt\nbase: adt\n", "expected a YAML file, got key 'base' twice"),
         ("- adt\n", "expected `name: value` lines, got a list"),
@@ -117,30 +116,7 @@ def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
         bench(text)
 
 
-def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
-    text = "base: eagle2\naxes:\n  nodes: [4]\n"
-    monkeypatch.setattr(
-        MethodSettings, "lossless", property(lambda method: method.method != "eagle2")
-    )
-    with pytest.raises(
-        SettingsError,
-        match="mine.yaml: quality: expected true or false, because eagle2:nodes=4 is relaxed",
-    ):
-        bench(text)
-    assert not bench(text + "quality: false\n").quality
-    assert not bench(text + "quality: true\n").quality  # this model has no classifier
-    with pytest.raises(SettingsError, match="--quality: True works only with"):
-        bench(text + "quality: true\n", "--quality")
-    monkeypatch.setattr("runs.commands.CLASSIFIER", "config.json")  # as if there were one
-    monkeypatch.setattr("configs.benchmark.CLASSIFIER", "config.json")
-    assert bench(text + "quality: true\n").quality
-    assert bench(text + "quality: Yes\n").quality  # as in every YAML file
-    assert not bench(text + "quality: Off\n").quality
-    assert not bench(text + "quality: true\n", "--noquality").quality
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_projects_own_sweeps(path: Path, bench) -> None:
     settings = bench(path.read_text())
     assert len(settings.methods) == len(settings.sweep.entries) > 3
-    assert read_sweep(str(path)).quality or all(method.lossless for method in settings.methods)

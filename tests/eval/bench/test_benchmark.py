@@ -48,6 +48,7 @@ def test_rows_fit_each_other_and_have_the_tokens_of_the_baseline(document: dict)
         spent = row["ms_per_round"]
         assert spent["draft"] + spent["verify"] <= spent["round"] * 1.001
         assert spent["target_forward"] <= spent["verify"]
+        assert row["speedup_low"] is None and row["speedup_cpu"] > 0  # four ratios
     assert 0 < rows[3]["mean_nodes"] <= 8 and rows[3]["mean_depth"] <= 3
 
 
@@ -56,20 +57,6 @@ def test_the_baseline_is_the_round_with_the_empty_tree(document: dict) -> None:
     assert (ar["tau"], ar["speedup"], ar["target_forwards"]) == (1, 1, 16)
     assert ar["mean_nodes"] == ar["mean_depth"] == 0
     assert ar["proposal"] is None and ar["ms_per_draft_forward"] is None
-
-
-def test_every_two_methods_are_compared_on_the_same_images(document: dict) -> None:
-    rows, pairs = document["rows"], document["pairs"]
-    assert [pair["rows"] for pair in pairs] == [[i, j] for i in range(5) for j in range(i + 1, 5)]
-    for pair in pairs:
-        one, other = (rows[number] for number in pair["rows"])
-        assert pair["tau_ratio"]["value"] == pytest.approx(other["tau"] / one["tau"])
-        low, high = min(pair["by_repeat"]) * 0.9, max(pair["by_repeat"]) * 1.1
-        assert low <= pair["seconds_ratio"]["value"] <= high
-        assert pair["seconds_ratio"]["low"] is None
-        if one["method"] == "ar":
-            assert low <= other["speedup"] <= high
-            assert other["speedup_low"] is None and other["speedup_cpu"] > 0  # four ratios
 
 
 def test_figures_of_an_added_baseline_are_on_disk_before_they_are_printed(
