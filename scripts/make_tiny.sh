@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Makes ckpts/tiny from nothing: renders scenes, trains the VQGAN, encodes the scenes, trains the
 # VQGAN's decoder further, trains the transformer, generates images with it, and trains the EAGLE
-# head on these and on rendered ones. Trainings continue where they stopped, and what other steps
-# have finished stays. About seven hours on two CPU cores.
+# head on these. Trainings continue where they stopped, and what other steps have finished stays.
+# About seven hours on two CPU cores.
 # With PICTURES, a folder of captioned pictures, it makes a model of them instead.
 # Variables: PY interpreter; WORK folder; MODEL folder of the result; PROCESSES that train decoder
 # and transformer: one per core, or a single one with a GPU; PICTURES; HOLDOUT pictures that are
-# used for validation only; COUNT crops to train on; START folder of a model to begin with, such as
-# ckpts/tiny; minutes of each training: VQGAN_MINUTES, DECODER_MINUTES, MODEL_MINUTES.
+# used for validation only; COUNT crops to train on; START folder of a model that a model of
+# PICTURES begins with, such as ckpts/tiny; minutes of each training: VQGAN_MINUTES, DECODER_MINUTES, MODEL_MINUTES.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
@@ -16,6 +16,7 @@ WORK=${WORK:-work/$([ "$PICTURES" ] && echo pictures || echo tiny)}
 MODEL=${MODEL:-$([ "$PICTURES" ] && echo "$WORK/model" || echo ckpts/tiny)}
 PROCESSES=${PROCESSES:-2}
 START=${START:-}
+[ -z "$START" ] || [ "$PICTURES" ] || { echo "error: START: expected PICTURES with it, got none" >&2; exit 1; }
 
 splits="train:60000 validation:2000 test:2000" crops=()
 if [ "$PICTURES" ]; then
@@ -37,19 +38,11 @@ done
 "${parallel[@]}" --network model --minutes "${MODEL_MINUTES:-270}" ${START:+--start_from "$START"}
 "$PY" main.py vq_distances --model tiny --model_path "$MODEL"
 
-own=("$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16
-  --method ar --output_dir "$WORK/own")
-if [ "$PICTURES" ]; then
-  tokens=$WORK/own
-  "${own[@]}" --prompt "$WORK/prompts_train.txt"
-else
-  tokens=$WORK/own,$WORK/real
-  "${own[@]}"
-  "$PY" "${train[@]}" --network attributes
-  "$PY" -m scenes.pictures --count 8000 --output_dir "$WORK/scenes"
-  "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
-fi
-drafter=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$tokens"
+[ "$PICTURES" ] || "$PY" "${train[@]}" --network attributes
+
+"$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 4000 --batch_size 16 \
+  --prompt "$WORK/prompts_train.txt" --method ar --output_dir "$WORK/own"
+drafter=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$WORK/own"
   --cache_features "$WORK/features" --agreement overlap)
 # first one level, in which updates take a third of the time, then four
 "${drafter[@]}" --layers 2 --target_layers 10,12,14 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"

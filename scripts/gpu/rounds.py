@@ -19,7 +19,6 @@ from statistics import fmean, median, quantiles
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.benchmark import Timer
 
 from configs.command_line import listed_method
 from configs.methods import MethodSettings
@@ -31,9 +30,7 @@ from decoding.images import Job
 from runs.session import Session
 from scripts.gpu.record import Figures, Record
 from scripts.gpu.tokens import modes_of, open_once, short
-from scripts.tools.random_checkpoint import CODES
 from support.devices import pick_device
-from support.json_files import read_object
 from support.script import run_script
 
 _RECIPES = ("paper/eagle2", "paper/adt", "paper/lantern", "fast/n58", "fast/block58")
@@ -46,8 +43,8 @@ METHODS = (
 )
 PROFILED = 5  # rounds
 COLUMNS = (
-    "id", "nodes", "ms_per_round", "ms_slowest_tenth", "of_bound", "launches", "host_share",
-    "waits", "tokens_per_round", "gib", "first_seconds",
+    "id", "nodes", "ms_per_round", "ms_slowest_tenth", "launches", "host_share", "waits",
+    "tokens_per_round", "gib", "first_seconds",
 )  # fmt: skip
 
 
@@ -78,14 +75,10 @@ def time_rounds(
         model="anole", model_path=model_path, dtype="bf16", device=str(where),
         sampling=SamplingSettings(top_k=2000), method=MethodSettings("eagle2"),
     )  # fmt: skip
-    bound = "a copy of as many bytes as the weights"
-    record.measure(bound, lambda: copy_time(Path(model_path), where))
-    least = record.rows[bound].get("bound_ms")
 
     def figures(mode: str, images: int, entry: str) -> Figures:
         session = open_once(replace(settings, compile=mode))
-        row = measure_rounds(session, held(listed_method(entry, {})), images, rounds)
-        return row | {"of_bound": least and least / row["ms_per_round"]}
+        return measure_rounds(session, held(listed_method(entry, {})), images, rounds)
 
     sizes = map(int, batches.split(","))
     # --compile is outermost, since each mode loads the weights again.
@@ -103,22 +96,6 @@ def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
     limits = {"d_min": depth, "d_max": depth, "d_init": depth}
     limits |= {"k_min": width, "k_max": width, "k_init": width}
     return replace(method, adt=replace(adt, **limits))
-
-
-def copy_time(folder: Path, device: torch.device) -> Figures:
-    """Return `bound_ms`: what reading a pass's weights takes at the speed of a copy.
-
-    A pass reads all weights, but few rows of the embedding and only those of the head that score
-    image codes. A copy reads and writes, so half as many bytes are copied.
-    """
-    config = read_object(folder / "config.json")
-    unread = 2 * config["hidden_size"] * (2 * config["vocab_size"] - CODES)
-    index = read_object(folder / "model.safetensors.index.json")
-    size = index["metadata"]["total_size"] - unread
-    source = torch.ones(size // 2, dtype=torch.uint8, device=device)
-    tensors = {"source": source, "target": torch.empty_like(source)}
-    seconds = Timer("target.copy_(source)", globals=tensors).timeit(20).mean  # it synchronises
-    return {"bound_ms": 1000 * seconds, "gb_per_s": size / seconds / 1e9}
 
 
 @torch.inference_mode()

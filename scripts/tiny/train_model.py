@@ -38,7 +38,6 @@ from support.json_files import read_object
 DROPPED_CAPTIONS = 0.1  # share of the batches that train without captions
 EMA_DECAY = 0.998
 WEIGHTS = {"tokens": 1.0, "names": 1.0, "outlines": 0.25}  # of the parts of the loss
-HEAD_STEPS = 60  # batches that train the object heads alone, after weights without them were loaded
 ELSEWHERE = 0.25  # weight of an image token that is not next to an object; 1 for one that is
 ODDS = {
     "plain": 3.0,
@@ -208,31 +207,15 @@ class ModelRun(TrainingRun):
         self.average.load(state["average"])
 
     def start_from(self, model_dir: Path) -> None:
+        if self.scenes:  # gradients through new object heads would destroy what is loaded
+            raise ValueError("--start_from: expected images of pictures, got rendered scenes")
         loaded = Chameleon().load(model_dir, TargetOptions(torch.float32, self.device)).transformer
         weights = self.module.transformer.state_dict()
         for key, weight in loaded.state_dict().items():
             # other captions make more or fewer words; codes and bytes have the same ids in all
             rows = min(len(weight), len(weights[key]))
             weights[key][:rows].copy_(weight[:rows])
-        if self.scenes:
-            self._fit_heads(HEAD_STEPS)
         self.average.restart()
-
-    def _fit_heads(self, steps: int) -> None:
-        """Train the object heads alone.
-
-        Gradients through random heads would first destroy what the transformer knows.
-        """
-        heads = [*self.module.names.parameters(), *self.module.cells.parameters()]
-        optimizer = torch.optim.AdamW(heads, lr=1e-2, weight_decay=0.0)
-        self.module.transformer.requires_grad_(False)
-        for step in range(steps):
-            losses = self.losses(self.train, 10**8 + step, self.empty, ELSEWHERE, self.share)
-            optimizer.zero_grad()
-            (losses["names"] + losses["outlines"]).backward()
-            self.crew.average(weight.grad for weight in heads)
-            optimizer.step()
-        self.module.transformer.requires_grad_(True)
 
     def export(self, model_dir: Path) -> None:
         transformer = self.module.transformer

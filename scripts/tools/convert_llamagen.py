@@ -16,6 +16,8 @@ from models.files.tensors import read_tensors
 from support.durable import replace_file
 from support.script import run_script
 
+HEAD_DIM = 64  # channels per head, in the text-to-image models
+SIDES = {"_256": 16, "_512": 32}  # codes per row and column, by the end of the file's name
 _TOP = {
     "tok_embeddings.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -52,17 +54,18 @@ def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
             raise ValueError(f"unexpected key {key}: not the text-to-image GPT of LlamaGen")
 
 
-def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
-    """Return the config.json for weights in the Hugging Face layout; ValueError if a key lacks."""
+def config_of(state: dict[str, Tensor], side: int) -> dict:
+    """Return the config.json for weights in the Hugging Face layout; ValueError if a key lacks.
+
+    side: codes per row and column, which weights do not tell.
+    """
     try:
         vocab, hidden = state["model.embed_tokens.weight"].shape
         slots, width = state["model.cls_embedding.uncond_embedding"].shape
         intermediate = len(state["model.layers.0.mlp.gate_proj.weight"])
     except KeyError as error:
         raise ValueError(f"missing key {error.args[0]}") from error
-    if hidden % head_dim:
-        raise ValueError(f"the width {hidden} is no multiple of --head_dim {head_dim}")
-    heads = hidden // head_dim
+    heads = hidden // HEAD_DIM
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "input_type": "t2i",
         "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate,
@@ -74,28 +77,21 @@ def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
     }  # fmt: skip
 
 
-def convert(*, source: str, output: str, side: int | None = None, head_dim: int = 64) -> None:
+def convert(*, source: str, output: str) -> None:
     """Convert a file of weights.
 
     Args:
         source: t2i_XL_stage1_256.pt or t2i_XL_stage2_512.pt.
         output: folder for config.json and model.safetensors; made if it is not there.
-        side: codes per row and column, which weights do not tell; by default 16 or 32, by the
-            file's name.
-        head_dim: channels per head, which they do not tell either: 64 up to GPT-1B.
     """
-    if side is None and (side := {"_256": 16, "_512": 32}.get(Path(source).stem[-4:])) is None:
-        why = f"the name {Path(source).name} does not end in _256 or _512"
-        refuse("side", None, f"a whole number such as 16: {why}")
-    for flag, value in (("side", side), ("head_dim", head_dim)):
-        if type(value) is not int or value < 1:
-            refuse(flag, value, "whole numbers from 1")
+    if (side := SIDES.get(Path(source).stem[-4:])) is None:
+        refuse("source", source, "a name that ends in _256 or _512, which tells the image's size")
     try:
         state = dict(renamed(read_tensors([Path(source)])))
-        config = config_of(state, side, head_dim)
+        config = config_of(state, side)
     except ValueError as error:
         raise ValueError(f"--source {source}: {error}") from error
-    folder = Path(str(output))
+    folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(state, folder / "model.safetensors", {"format": "pt"})
     replace_file(folder / "config.json", (json.dumps(config, indent=1) + "\n").encode())

@@ -1,16 +1,11 @@
 """Scenes: the same for the same seed, inside the image, and captions that name what they show."""
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 
-from runs.captioned_images import captioned_images
 from scenes import scene as scenes
 from scenes.captions import caption
 from scenes.painting import RGB, render_scene
-from scenes.pictures import pictures
 from scenes.scene import Background, Scene, SceneObject, sample_scene
 
 SAMPLE = [sample_scene("validation", i) for i in range(300)]
@@ -86,17 +81,3 @@ def test_painted_object_and_background_have_their_colours(kind):
     ground = image[:40, 80:].reshape(-1, 3).mean(axis=0)
     assert ground[2] > ground[0] + 20
     assert (image[:40, 80:].std(axis=(0, 1)).max() < 1) == (kind == "plain")
-
-
-def test_pictures_are_what_extract_tokens_reads(tmp_path):
-    pictures(output_dir=str(tmp_path), split="validation", count=2)
-    (tmp_path / "00001.png").unlink()
-    first = (tmp_path / "00000.png").stat().st_mtime_ns
-    pictures(output_dir=str(tmp_path), split="validation", count=3)
-    assert (tmp_path / "00000.png").stat().st_mtime_ns == first, "pictures that exist stay"
-    found = [item.load() for item in captioned_images(tmp_path)]
-    assert [text for text, _ in found] == [caption(SAMPLE[i], i) for i in range(3)]
-    for scene, (_, content) in zip(SAMPLE, found, strict=False):
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(content))), render_scene(scene))
-    with pytest.raises(ValueError, match="--count: expected a number from 1, got 0"):
-        pictures(output_dir=str(tmp_path), count=0)

@@ -11,6 +11,7 @@ from small_llamagen import open_llamagen, write_llamagen
 from torch import Tensor
 
 from models.targets.llamagen import LlamaGen
+from scripts.tools import convert_llamagen
 from scripts.tools.convert_llamagen import convert
 from support.json_files import read_object
 from support.script import run_script
@@ -49,11 +50,13 @@ def original(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def test_there_and_back(folder) -> None:
+def test_there_and_back(folder, monkeypatch) -> None:
     state = load_file(folder / "model.safetensors")
-    source, output = folder.parent / "t2i_S.pt", folder.parent / "converted"
+    source, output = folder.parent / "t2i_S_256.pt", folder.parent / "converted"
     torch.save({"model": original(state), "steps": 3, "args": Namespace(lr=1e-4)}, source)
-    convert(source=str(source), output=str(output), side=4, head_dim=16)
+    monkeypatch.setattr(convert_llamagen, "SIDES", {"_256": 4})
+    monkeypatch.setattr(convert_llamagen, "HEAD_DIM", 16)
+    convert(source=str(source), output=str(output))
     converted = load_file(output / "model.safetensors")
     assert converted.keys() == state.keys()
     assert all(torch.equal(converted[key], state[key]) for key in state)
@@ -63,8 +66,7 @@ def test_there_and_back(folder) -> None:
 
 
 def test_the_name_tells_the_side_and_nothing_else_does(tmp_path) -> None:
-    fault = r"--side: expected .* t2i\.pt does not end in _256 or _512, got None"
-    with pytest.raises(ValueError, match=fault):
+    with pytest.raises(ValueError, match="--source: expected a name that ends in _256 or _512"):
         convert(source=str(tmp_path / "t2i.pt"), output=str(tmp_path))
     with pytest.raises(ValueError, match=r"--source .*t2i_XL_stage1_256\.pt: cannot read"):
         convert(source=str(tmp_path / "t2i_XL_stage1_256.pt"), output=str(tmp_path))

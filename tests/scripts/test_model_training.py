@@ -47,18 +47,6 @@ def test_muon_solves_a_linear_regression() -> None:
     assert (weight - wanted).abs().max() < 0.05
 
 
-def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
-    fresh, warm = model_run(folders), model_run(folders)
-    warm.start_from(folders[1])
-    options = TargetOptions(torch.float32, torch.device("cpu"))
-    loaded = Chameleon().load(folders[1], options).transformer.state_dict()
-    weights, averages = warm.module.transformer.state_dict(), warm.average.values
-    for key, value in loaded.items():
-        assert torch.equal(weights[key], value)
-        assert torch.equal(averages[f"transformer.{key}"], value)
-    assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
-
-
 def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders, tmp_path) -> None:
     run = model_run(folders)
     before = run.losses(run.train, 0, None, 1.0)
@@ -90,14 +78,21 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
         run.load({"model": {}})
 
 
-def test_photographs_train_the_tokens_alone(folders, tmp_path) -> None:
+def test_photographs_train_the_tokens_alone_from_the_exported_weights(folders, tmp_path) -> None:
     work, model = folders
     for split in ("train", "validation"):
         codes = np.load(work / f"codes_{split}.npy")
         write_split(tmp_path, split, [{"index": 0, "caption": "a dog"}] * 8, codes)
     run = train_model.ModelRun(tmp_path, model, 4, torch.device("cpu"))
     run.start_from(model)
+    options = TargetOptions(torch.float32, torch.device("cpu"))
+    weights = run.module.transformer.state_dict()
+    for key, value in Chameleon().load(model, options).transformer.state_dict().items():
+        assert torch.equal(weights[key], value)
+        assert torch.equal(run.average.values[f"transformer.{key}"], value)
     before = run.validate(2)
     updates(run, 20)
     assert list(before) == ["validation_tokens"]
     assert run.losses(run.train, 0, None, 1.0)["tokens"] < before["validation_tokens"] - 0.2
+    with pytest.raises(ValueError, match="--start_from: expected images of pictures"):
+        model_run(folders).start_from(model)
