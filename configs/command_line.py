@@ -14,7 +14,7 @@ from dataclasses import Field
 from pathlib import Path
 from typing import NoReturn
 
-from configs.commands import COMMANDS, PaperFlags, RecipeFlags, flags_of
+from configs.commands import COMMANDS, RecipeFlags, flags_of
 from configs.fields import (
     SettingsError,
     Values,
@@ -129,9 +129,7 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     for values in recipes:
         foreign = _FILE_FLAGS if models and values.get("model", models[0]) != models[0] else ()
         recipe |= {name: value for name, value in values.items() if name not in foreign}
-    # train_drafter's --precision is its own, none of the paper's names.
-    renamed = PaperFlags in COMMANDS[command].settings
-    return recipe, _without_paper_flags(given, recipe) if renamed else given
+    return recipe, given
 
 
 def import_plugin(name: str) -> None:
@@ -150,8 +148,8 @@ def import_plugin(name: str) -> None:
 
 def read_recipe(path: str, command: str) -> Values:
     """Return the settings in a YAML file of `flag: value` lines; unknown flags are errors."""
-    typed = [*settings_fields(RecipeFlags).values(), *settings_fields(PaperFlags).values()]
-    flags = {name: f for name, f in flags_of(command).items() if f not in typed}
+    typed = settings_fields(RecipeFlags)
+    flags = {name: f for name, f in flags_of(command).items() if name not in typed}
     texts = read_yaml(path, "config")
     texts.pop(TUNED, None)
     texts = {name: text for name, text in texts.items() if text not in STILL_SO.get(name, ())}
@@ -172,27 +170,6 @@ def absolute_paths(values: Values, flags: Mapping[str, Field]) -> Values:
         if name in values and "path" in flags[name].metadata and not os.path.exists(values[name])
     }
     return values | {name: path for name, path in moved.items() if os.path.exists(path)}
-
-
-def _without_paper_flags(given: Values, recipe: Values) -> Values:
-    """Return a command line's values with the paper's names replaced by what they stand for."""
-    paper = build(PaperFlags, given)
-    values = {name: v for name, v in given.items() if name not in settings_fields(PaperFlags)}
-    claims = [
-        ("precision", "dtype", paper.precision),
-        ("random_seed", "seed", paper.random_seed),
-        ("lantern", "verifier", "lantern" if paper.lantern else None),
-        ("peanut", "method", "adt" if paper.peanut else None),
-        ("static_tree", "method", "static" if paper.static_tree else None),
-        ("model_type", "method", {"base": "ar", "eagle": "eagle2"}.get(paper.model_type)),
-    ]
-    for name, flag, value in claims:
-        drafts = METHODS.get((recipe | values).get("method"))
-        if name == "model_type" and value == "eagle2" and drafts and drafts.drafted:
-            continue  # it says that drafts are made, and another flag says how
-        if value is not None and values.setdefault(flag, value) != value:
-            refuse(name, given[name], f"only with --{flag} {value}, not with {values[flag]}")
-    return values
 
 
 def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:

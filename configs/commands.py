@@ -8,7 +8,7 @@ from configs.acceptance import NUMBERS
 from configs.benchmark import BenchmarkSettings, MethodsFlags, TuneSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
-from configs.fields import Settings, flags_in, refuse, setting, settings_fields
+from configs.fields import Settings, flags_in, setting, settings_fields
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
@@ -33,28 +33,6 @@ class RecipeFlags(Settings):
 
 
 @dataclass(frozen=True)
-class PaperFlags(Settings):
-    """Other names: those of the paper's repository (configs/command_line.py says what for)."""
-
-    group: ClassVar[str] = "Other names (those of the paper's repository)"
-    model_type: str | None = setting(
-        None, "base: --method ar; eagle: --method eagle2", choices=("base", "eagle"), shown="off"
-    )
-    peanut: bool | None = setting(None, "--method adt", shown="off")
-    static_tree: bool | None = setting(None, "--method static", shown="off")
-    lantern: bool | None = setting(None, "--verifier lantern", shown="off")
-    precision: str | None = setting(None, "--dtype", shown="off")
-    random_seed: int | None = setting(None, "--seed", shown="off")
-    set_seed: bool | None = setting(
-        None, "accepted; every image has a seed of its own anyway", shown="on"
-    )
-
-    def settle(self) -> None:
-        if self.set_seed is False:
-            refuse("set_seed", False, "true: an image always follows from its seed")
-
-
-@dataclass(frozen=True)
 class Command:
     """A command of main.py.
 
@@ -72,11 +50,11 @@ _ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it"
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
         "generate images from prompts; run it again to resume",
-        (RunSettings, RecipeFlags, PaperFlags),
+        (RunSettings, RecipeFlags),
     ),
     "benchmark": Command(
         "compare methods on the same prompts and seeds; prints a table, then one line of JSON",
-        (MethodsFlags, BenchmarkSettings, RecipeFlags, PaperFlags),
+        (MethodsFlags, BenchmarkSettings, RecipeFlags),
         without=tuple(_ONLY_RUNS),
         gone=_ONLY_RUNS,
     ),

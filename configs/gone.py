@@ -8,6 +8,13 @@ _RULES = "use --method recall or block, which accept more and keep the images"
 _FULL_SIZE = "trees grow to --depth and --nodes; compare numbers with benchmark"
 # flags of the paper's repository, or its relatives, and of our own earlier versions
 GONE_FLAGS = {
+    "model_type": "use --method NAME: base is ar, eagle is eagle2",
+    "peanut": "use --method adt",
+    "static_tree": "use --method static",
+    "lantern": "use --verifier lantern",
+    "precision": "use --dtype",
+    "random_seed": "use --seed",
+    "set_seed": "leave it out: every image has a seed of its own",
     "start_idx": "use --slice a-b",
     "end_idx": "use --slice a-b",
     "eagle_version": "use --method static (1) or --method eagle2 (2)",

@@ -101,7 +101,7 @@ class Session:
         columns = min(lantern.k + (lantern.residual == "reference"), codes - 1)
         if columns not in self._nearest:
             path = _find_nearest(self.settings, columns, codes)
-            with refusing("--lantern: "):
+            with refusing("--verifier lantern: "):
                 table = load_table(path, codes, columns)
             nearest = torch.from_numpy(table.astype("int32"))
             self._nearest[columns] = nearest.to(self.target.device)

@@ -256,7 +256,7 @@ class Examination:
         title, widths = "nearest codes", table_widths(folder)
         if not widths:
             command = f"`main.py vq_distances --model {self.settings.model} --model_path {folder}`"
-            text = f"none, which --lantern needs: {command} makes it"
+            text = f"none, which --verifier lantern needs: {command} makes it"
             self._add(title, "vq_distances", text, NOTE)
         for width in widths:
             path = table_path(folder, codes, width)

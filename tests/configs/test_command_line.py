@@ -89,40 +89,6 @@ def test_switches(words, text):
     assert words_of(*words.split())["trace"] == text
 
 
-@pytest.mark.parametrize(
-    ("words", "method"),
-    [
-        ("", "adt"),
-        ("--model_type=base", "ar"),
-        ("--model_type=eagle", "eagle2"),
-        ("--peanut", "adt"),
-        ("--static_tree", "static"),
-        ("--model_type=eagle --peanut", "adt"),
-        ("--model_type=eagle --static_tree", "static"),
-        ("--model_type=eagle --method=adt", "adt"),
-        ("--method=eagle2 --nopeanut", "eagle2"),
-        ("--method=ar --model_type=base", "ar"),
-    ],
-)
-def test_names_of_the_papers_repository(run, words, method):
-    assert run(*words.split()).method == MethodSettings(method)
-
-
-def test_the_papers_command():
-    """As its README has it: hub ids, all captions, the paper's names, relaxed acceptance."""
-    words = (
-        "--model anole --model_type eagle --model_path leloy/Anole-7b-v0.1-hf --num_images -1 "
-        "--drafter_path jadohu/anole_drafter --peanut --prompt MSCOCO2017Val --lantern "
-        "--lantern_k 100 --lantern_delta 0.5 --precision bf16 --output_dir out"
-    )
-    settings = run_settings(words_of(*words.split()))
-    assert (settings.model, settings.dtype, settings.num_images) == ("anole", "bf16", -1)
-    assert settings.drafter_path == "jadohu/anole_drafter" and settings.source == "MSCOCO2017Val"
-    assert settings.method == MethodSettings(
-        "adt", verifier="lantern", relaxed=LanternSettings(100, 0.5)
-    )
-
-
 def test_values_of_recipes_are_what_is_written(recipe, checkpoint):
     """YAML alone would make 750, 20240101 and 8 of these."""
     text = "prompt: 12:30\noutput_dir: 2024_01_01\nseed: 010\ntrace: off\ntop_p: .5\n"
@@ -142,8 +108,7 @@ def test_the_command_line_wins_over_the_recipe(run, recipe):
 def test_another_method_or_rule_leaves_the_recipes_numbers_for_its_own_out(run, recipe):
     config = recipe("method: adt\nproposal: topk\nnodes: 20\nadt_beta: 0.4\n")
     written = MethodSettings("adt", "topk", nodes=20, adt=AdtSettings(beta=0.4))
-    # --model_type eagle says that drafts are made, and the recipe how
-    assert run(config).method == run(config, "--model_type=eagle").method == written
+    assert run(config).method == written
     assert run(config, "--method=ar").method == MethodSettings("ar")
     assert run(config, "--method=eagle2").method == MethodSettings("eagle2", "topk", nodes=20)
     config = recipe("method: eagle2\nverifier: lantern\nlantern_k: 7\n")
@@ -323,7 +288,6 @@ def test_a_benchmark_without_a_list(bench, recipe):
     runs = [settings.run.with_method(method) for method in settings.methods]
     assert [run.drafter_path is None for run in runs] == [True, False, False, False, False]
     assert bench("--method=adt").methods == (MethodSettings("ar"), MethodSettings("adt"))
-    assert bench("--peanut").methods == bench("--method=adt").methods
     assert bench("--method=ar").methods == (MethodSettings("ar"),)
     config = recipe("method: adt\nproposal: topk\nadt_beta: 0.4\nrepeats: 2\n")
     written = MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4))
@@ -404,7 +368,7 @@ def test_words_that_ask_for_help(capsys):
     for words, flag in (
         ("generate_images --method adt --help", "--adt_beta X"),
         ("generate_images --method=adt -h", "--adt_beta X"),
-        ("generate_images --help all", "--peanut"),
+        ("generate_images --help all", "--adt_beta X"),
         ("benchmark --prompt x -h", "--methods"),
     ):
         assert main.main(words.split()) == 0

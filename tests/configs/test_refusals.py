@@ -79,9 +79,6 @@ draw --dtype=half            : --dtype: expected fp32, fp64 or bf16, got 'half'
 draw --batch_size=0          : --batch_size: expected a whole number from 1 to 1024, got 0
 draw --num_images=0          : --num_images: expected -1 (all) or at least 1…got 0
 draw --top_p=0               : --top_p: expected a number above 0, at most 1…got 0.0
-draw --precision=fp16        : --dtype: …got 'fp16'
-draw --model_type=vllm       : --model_type: …got 'vllm'
-draw --set_seed=false        : --set_seed: expected true…got False
 draw --model=anola           : --model: expected tiny, anole…got 'anola'. Did you mean anole?
 draw --device=gpu            : --device: expected auto, cpu, cuda…got 'gpu'
 draw --device=cuda:x         : --device: …got 'cuda:x'
@@ -89,9 +86,9 @@ draw --verifier=lossy        : --verifier: expected exact, rejection…got 'loss
 draw --tree=mine             : --tree: expected mc_sim_7b_63…got 'mine'
 draw --method=EAGLE2         : --method: …got 'EAGLE2'
 draw --adt_beta=1.5          : --adt_beta: …got 1.5
-draw --lantern --lantern_k=0 : --lantern_k: …got 0
-draw --lantern --lantern_delta=-0.1      : --lantern_delta: …got -0.1
-draw --lantern --lantern_residual=none   : --lantern_residual: expected exact or reference, got 'non
+draw --verifier=lantern --lantern_k=0 : --lantern_k: …got 0
+draw --verifier=lantern --lantern_delta=-0.1 : --lantern_delta: …got -0.1
+draw --verifier=lantern --lantern_residual=none : --lantern_residual: expected exact or reference
 list --slice=5               : --slice: expected a-b with whole numbers a < b…got '5'
 list --slice=5-5             : --slice: …got '5-5'
 list --slice=0x1-2           : --slice: …got '0x1-2'
@@ -126,18 +123,10 @@ draw --width=3                       : --width: 3 works only with
 draw --adt_d_min=7 --adt_d_max=6     : --adt_d_min: expected at most --adt_d_max, which is…got 7
 draw --adt_d_max=2 --adt_d_init=3    : --adt_d_init: expected 1 to 2…got 3
 draw --lantern_k=5                   : only with --verifier lantern or lantern_coupled, not with --
-draw --lantern --verifier=rejection  : --lantern: True works only with --verifier lantern
-draw --lantern --method=ar           : --verifier: expected exact with --method ar, got 'lantern'
-draw --lantern --lantern_delta=2 --lantern_budget=shared : works only with --lantern_delta up to
+draw --verifier=lantern --method=ar : --verifier: expected exact with --method ar, got 'lantern'
+draw --verifier=lantern --lantern_delta=2 --lantern_budget=shared : only with --lantern_delta up to
 draw --verifier=lantern_coupled --lantern_residual=reference : only with --verifier lantern, not wi
 draw --verifier=sampled --method=static : sampled needs --proposal sampled and --method static or ja
-draw --model_type=base --peanut      : 'base' works only with --method ar, not with adt
-draw --model_type=base --static_tree : only with --method ar, not with static
-draw --peanut --static_tree          : --static_tree: True works only with --method stati
-draw --method=ar --peanut            : --peanut: True works only with --method adt, not with ar
-draw --method=ar --model_type=eagle  : --model_type: 'eagle' works only with --method eag
-draw --seed=1 --random_seed=2        : --random_seed: 2 works only with --seed 2, not with 1
-draw --dtype=fp32 --precision=bf16   : --precision: 'bf16' works only with --dtype bf16
 draw --quantize=int8 --dtype=fp64    : --quantize: 'int8' works only with --dtype bf16 or fp32
 draw --quantize=int4 --dtype=fp32    : --quantize: expected int8 with --dtype fp32…got 'int4'
 draw --quantize=int4 --dtype=bf16 --device=cpu : --quantize: expected int8 with --device cpu, got 'i
@@ -171,12 +160,11 @@ bench --methods=eagle2:dephth=3      : --dephth: unknown flag. Did you mean --de
 bench --methods=eagle2:seed=3        : --seed: unknown flag
 bench --methods=eagle2:method=ar     : --method: unknown flag
 bench --methods=ar,adt --method=adt  : --method: 'adt' works only without --methods
-bench --methods=ar,adt --model_type=base : --method: 'ar' works only without --method
 bench --methods=ar,adt --tree=chain  : --tree: 'chain' works only for a method that has it
 bench --methods=ar,adt --lantern_k=9 : --lantern_k: 9 works only for a method that has it
 bench --cells=0-1                    : --cells: '0-1' works only with --sweep
 sweep --methods=adt                  : --methods: 'adt' works only without --sweep
-sweep --peanut                       : --method: 'adt' works only without --sweep
+sweep --method=adt                   : --method: 'adt' works only without --sweep
 sweep --nodes=3                      : --nodes: 3 works only without --sweep sweep.yaml, which
 sweep --cells=6-9                    : --cells: expected a-b with b up to 2…got '6-9'
 sweep --cells=2                      : --cells: expected a-b…got '2'
@@ -254,9 +242,8 @@ def test_a_command_line_is_refused_before_any_work(here, capsys, words, message)
     ("text", "message"),
     [
         ("dephth: 5", "--config mine.yaml: dephth: unknown flag. Did you mean depth"),
-        ("peanut: true", "mine.yaml: peanut: unknown flag"),
+        ("peanut: true", "mine.yaml: peanut: generate_images has no such flag; use --method adt"),
         ("config: x.yaml", "mine.yaml: config: unknown flag"),
-        ("lantern: true", "mine.yaml: lantern: unknown flag. Did you mean lantern_"),
         ("start_idx: 3", "mine.yaml: start_idx: generate_images has no such flag; use --slice"),
         ("seed: 1\nseed: 2", "got key 'seed' twice"),
         ("dtype: ~", "got ~ for a value"),

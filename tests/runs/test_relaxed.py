@@ -63,13 +63,15 @@ def test_a_damaged_table_is_named(folder, tmp_path) -> None:
     place = tmp_path / "checkpoint"
     shutil.copytree(folder, place)
     table_path(place, CODES, 10).write_bytes(b"\x93NUMPY")
-    with pytest.raises(SettingsError, match="--lantern: .*top_10_indices.npy: cannot be read"):
+    with pytest.raises(
+        SettingsError, match="--verifier lantern: .*top_10_indices.npy: cannot be read"
+    ):
         opened(place, relaxed(k=4)).open_engine()
 
 
-def test_the_papers_command_makes_images(folder, tmp_path, capsys) -> None:
+def test_a_relaxed_rule_makes_images(folder, tmp_path, capsys) -> None:
     out = tmp_path / "out"
-    words = ["--model_type=eagle", "--lantern", "--peanut", "--lantern_k=10", "--lantern_delta=0.5"]
+    words = ["--verifier=lantern", "--lantern_k=10", "--lantern_delta=0.5"]
     words += ["--prompt=a cat", "--num_images=2", f"--model_path={folder}", "--device=cpu"]
     words += [f"--output_dir={out}"]
     assert main.main(["generate_images", *words]) == 0, capsys.readouterr().err

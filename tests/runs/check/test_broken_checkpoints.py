@@ -192,7 +192,7 @@ def test_a_table_of_nearest_codes_that_names_no_code(index, folder, capsys) -> N
     np.save(path, table)
     words = f"{path}: expected codes from 0 to 23, got the code {index}"
     assert [row["text"] for row in faults(inspected(capsys, folder)[1]).values()] == [words]
-    assert words in refused(capsys, folder, "--lantern", "--lantern_k=5")
+    assert words in refused(capsys, folder, "--verifier=lantern", "--lantern_k=5")
     assert generated(capsys, folder)[0] == 0
 
 

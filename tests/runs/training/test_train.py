@@ -401,7 +401,7 @@ def test_tokens_of_another_model_checkpoint_or_grid_are_refused(folders, tmp_pat
 
 
 def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
-    """Elsewhere --precision is another name of --dtype. bf16 rounds the target's products, too."""
+    """bf16 rounds the target's products, too."""
     settings = train_settings(flags(folders, tmp_path, precision="bf16"))
     assert (settings.precision, settings.dtype) == ("bf16", "fp32")
     rounded, exact = (
