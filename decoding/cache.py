@@ -71,7 +71,7 @@ class CachePass:
 
 
 class KVCache:
-    """Keys and values of all layers. `view` and `prefill` prepare the passes that write them."""
+    """Keys and values of all layers; `CacheView` and `prefill` prepare passes that write them."""
 
     def __init__(
         self, spec: TransformerSpec, shape: CacheShape, dtype: torch.dtype, device: torch.device
@@ -144,10 +144,6 @@ class KVCache:
         self.memory[:, new, :, :length] = self.memory[:, old, :, :length]
         for values in (self.origins, self.padding):
             values[new] = values[old]
-
-    def view(self, lengths: Tensor, most: int, room: int) -> "CacheView":
-        """Return what passes of a round see; arguments as of `CacheView`."""
-        return CacheView(self, lengths, most, room)
 
     def move(self, lengths: Tensor, path: Tensor) -> None:
         """Bring the tokens at offsets path (images, n) from lengths (images,) to the front.

@@ -29,7 +29,7 @@ def to_host(values: Tensor) -> np.ndarray:
 
 def constant(values: tuple, device: torch.device) -> Tensor:
     """Return numbers that never change as a tensor on the device, which is copied there once."""
-    fractions = any(isinstance(value, float) for value in values)
+    fractions = float in map(type, values)
     return _constant(values, fractions, torch.device(device))
 
 

@@ -14,14 +14,25 @@ from itertools import chain, islice
 import torch
 from torch import Tensor
 
+from decoding.cache import CacheView
 from decoding.device import Stopwatch, on_device, to_host
-from decoding.graphs import CudaGraphs, Launch, RoundShape
+from decoding.graphs import CudaGraphs
 from decoding.images import FinishedImage, Images, ImageState, Job, RoundStats, Speculation
-from decoding.noise import NodeNoise
-from decoding.round import Round, RoundInputs, RoundResult
-from decoding.row_ends import VerifyTokens, accepted_tokens, verify_tokens
+from decoding.positional_noise import NodeNoise
+from decoding.round import (
+    AcceptedTokens,
+    ImageRound,
+    Launch,
+    Round,
+    RoundInputs,
+    RoundResult,
+    RoundShape,
+    Sources,
+    VerifyTokens,
+    hidden_at,
+)
+from decoding.row_ends import insert_row_ends, keep_row_ends
 from decoding.sampling import SamplingDistribution
-from decoding.stats import Sources, read_summary, summary
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 from models.target import TargetModel
@@ -103,7 +114,7 @@ class Engine:
             return
         self._open(first)
         queue = chain(first, queue)
-        while self.images.full or self.images.admit(queue):
+        while self.images.admit(queue):
             yield self._step()
 
     @torch.inference_mode()
@@ -127,14 +138,15 @@ class Engine:
             self.memory = self.images.cache.memory
         shape, inputs = self.images.next_round()
         shape = self.runner.round_up(shape, self.images.largest_round)
-        table = on_device(RoundInputs.rows(inputs), self.target.device)
-        result, numbers = self._run(shape, table)
-        rows = to_host(numbers)
+        with compiling(self.compiler):
+            result, summary = self._run(shape, on_device(inputs, self.target.device))
+        rows = to_host(summary)  # the one wait for the device
         laps = self.watch.settle()
         states = list(self.images.states)
-        read = partial(read_summary, height=result.tree.height, sources=self.sources)
         rounds = tuple(
-            state.observe(read(row)) for state, row in zip(states, rows, strict=True) if state
+            state.observe(ImageRound.read(row, result.tree.height, self.sources))
+            for state, row in zip(states, rows, strict=True)
+            if state
         )
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
@@ -147,10 +159,6 @@ class Engine:
 
     def _run(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
         """Return a round's result and its summary (images, n), both on the device."""
-        with compiling(self.compiler):
-            return self._run_parts(shape, table)
-
-    def _run_parts(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
         if self.verifier.on_device:
             return self.runner(shape, partial(self._whole_round, shape), table)
         scored = self.runner(shape, partial(self._draft_and_score, shape), table)
@@ -181,14 +189,16 @@ class Engine:
 
     def _score(self, tree: DraftTree, round: Round) -> Scored:
         """Score root and nodes in one forward pass of the target."""
-        tokens = verify_tokens(tree, round, self.target.grid)
-        cache, lengths = self.images.cache, round.inputs.length
-        view = cache.view(lengths, round.shape.committed, tokens.codes.shape[1])
+        tokens = VerifyTokens(tree.tokens, tree.depths, tree.visible)
+        if round.shape.row_ends:
+            tokens = insert_row_ends(tokens, round, self.target.grid)
+        cache, count = self.images.cache, tokens.codes.shape[1]
+        view = CacheView(cache, round.inputs.length, round.shape.committed, count)
         ids = self.target.vocab.ids(tokens.codes, cache.guidance)
         with self.watch.lap("target_forward"):
             rows = self.target.features(ids, view.open(tokens.depths, tokens.visible), self.reads)
             hidden = rows.unflatten(0, (-1, cache.guidance))
-            after = tokens.at_nodes(hidden)
+            after = hidden if tokens.exits is None else hidden_at(hidden, tokens.exits)
             log_p = self.distribution(self.target.score(after.flatten(0, 1)))
         return Scored(round, tree, tokens, hidden, after, log_p, round.node_noise(tree))
 
@@ -197,14 +207,16 @@ class Engine:
 
     def _commit(self, scored: Scored, verdict: Verdict) -> tuple[RoundResult, Tensor]:
         """Keep the accepted paths, and let the drafter learn."""
-        tree, round = scored.tree, scored.round
-        kept = accepted_tokens(scored.tokens, verdict, tree.height, self.target.grid)
+        tree, round, exits = scored.tree, scored.round, scored.tokens.exits
+        path, emitted = (row[:, : tree.height + 1] for row in (verdict.path, verdict.emitted))
+        kept = AcceptedTokens(path, emitted, verdict.accepted[:, None] + 1)
+        if exits is not None:
+            kept = keep_row_ends(kept, exits, self.target.grid)
+        if not tree.chain or exits is not None:  # else tokens stand where they belong
+            self.images.cache.move(round.inputs.length, kept.slots)
         result = RoundResult(
             round, tree, scored.hidden, scored.node_hidden, scored.log_p, verdict, kept
         )
-        in_order = tree.chain and scored.tokens.exits is None  # tokens stand where they belong
-        if not in_order:
-            self.images.cache.move(round.inputs.length, kept.slots)
         if self.speculation is not None:
             self.speculation.drafter.update(result)
-        return result, summary(result)
+        return result, result.summary()

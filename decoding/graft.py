@@ -11,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import arange
-from decoding.tree import DraftTree, chain_tree
+from decoding.device import arange, constant
+from decoding.drafter import Drafter
+from decoding.proposals import Calibration, Proposal
+from decoding.round import Round
+from decoding.tree import DraftTree, GrowingTree
 from support.compiler import fused
 
 # Tokens that later rounds save because this round predicts a position anew: REFRESH next to the
@@ -40,9 +43,42 @@ class Chain:
 
     def as_tree(self, root: Tensor) -> DraftTree:
         """Return the trees of the chains alone, after roots (images,)."""
-        depths = arange(self.window + 1, root.device)[1:]
-        scores = self.scores.masked_fill(depths > self.reach, -torch.inf)
-        return chain_tree(root, self.tokens, scores, self.log_q)
+        device, log_q = root.device, self.log_q
+        depths = arange(self.window + 1, device)
+        parents = constant((0, *range(self.window)), device)
+        scores = self.scores.masked_fill(depths[1:] > self.reach, -torch.inf)
+        if log_q is not None:  # nothing follows the last token
+            log_q = F.pad(log_q, (0, 0, 0, 1))
+        return DraftTree(
+            torch.cat([root[:, None], self.tokens], 1),
+            parents.expand(len(root), -1),
+            depths.expand(len(root), -1),
+            F.pad(scores, (1, 0)),
+            height=self.window,
+            width=1,
+            log_q=log_q,
+        )
+
+
+def continued(
+    grown: GrowingTree, round: Round, drafter: Drafter, proposal: Proposal
+) -> tuple[DraftTree, Tensor]:
+    """Return the trees with what the drafter predicts for the next positions.
+
+    The second value, (images, 1 + nodes), is what verifying each node is worth.
+    """
+    draft = drafter.predict_ahead(round)
+    noise = proposal.noise(round, slice(0, round.shape.window), 1)
+    # factors of the calibration were fitted to the levels of trees
+    uncalibrated = replace(proposal, calibration=Calibration())
+    tokens, log_hits = uncalibrated.children(draft, noise, 1, level=1)
+    log_q = draft.log_q if round.keep_q else None
+    chain = Chain(tokens[..., 0], log_hits[..., 0], round.inputs.window, log_q)
+    if not grown.height:
+        tree = chain.as_tree(round.inputs.code)
+        return tree, tree.scores
+    tree, best = graft(grown.complete(), chain)
+    return tree, verify_gain(tree, best)
 
 
 @fused
@@ -77,7 +113,7 @@ def graft(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     )
     leaf = _best_leaf(tree)
     ends = F.one_hot(leaf[:, 0], count).bool().repeat_interleave(window, 1)
-    return grafted, torch.cat([tree.path_mask(leaf), ends], 1)
+    return grafted, torch.cat([_path(tree.parents, leaf, tree.height.bit_length()), ends], 1)
 
 
 @fused
@@ -95,7 +131,21 @@ def verify_gain(tree: DraftTree, best: Tensor) -> Tensor:
 
 def best_path(tree: DraftTree) -> Tensor:
     """Return (images, 1 + nodes) bool: who is on the path to the best of the deepest nodes."""
-    return tree.path_mask(_best_leaf(tree))
+    return _path(tree.parents, _best_leaf(tree), tree.height.bit_length())
+
+
+@fused
+def _path(parents: Tensor, node: Tensor, doublings: int) -> Tensor:
+    """Return what `DraftTree.path_to` does, by pointer jumping.
+
+    So `visible` is not computed for trees that are not pruned yet: with 330 nodes its matrix
+    products would take a tenth of a round.
+    """
+    path, above = node, parents
+    for _ in range(doublings):  # each time twice as many ancestors
+        path = torch.cat([path, above.gather(1, path)], 1)
+        above = above.gather(1, above)
+    return torch.zeros_like(above, dtype=torch.bool).scatter_(1, path, True)
 
 
 def _best_leaf(tree: DraftTree) -> Tensor:

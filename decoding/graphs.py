@@ -1,4 +1,4 @@
-"""Static sizes of a round, and rounds captured once as CUDA graphs and replayed.
+"""Rounds captured once as CUDA graphs, and replayed.
 
 Launching a round's hundreds of kernels takes the host longer than a GPU needs to run them. Between
 the numbers that it reads and the statistics that it writes, a round is a function of tensors that
@@ -7,72 +7,16 @@ the same function is called.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from decoding.round import Launch, RoundShape
+
 log = logging.getLogger(__name__)
-
-
-class TreeShape(NamedTuple):
-    """Limits of one image's tree."""
-
-    depth: int  # levels that are grown
-    width: int  # children per expanded node, and nodes expanded per level
-    nodes: int  # draft tokens to verify
-    window: int = 0  # greatest depth of the tokens that continue the grown nodes
-
-    @property
-    def reach(self) -> int:
-        """The depth that no node exceeds."""
-        return max(self.depth, self.window)
-
-
-NO_TREE = TreeShape(0, 0, 0)  # plain decoding
-
-
-def largest_of(shapes: Iterable[TreeShape]) -> TreeShape:
-    """Return the smallest shape that holds all of them."""
-    return TreeShape(*map(max, zip(*shapes, strict=True)))
-
-
-@dataclass(frozen=True)
-class RoundShape:
-    """Static sizes of a round. One CUDA graph is captured per value."""
-
-    images: int  # rows of the batch, idle ones included
-    depth: int  # levels of the deepest tree
-    width: int  # children per expanded node, and nodes expanded per level, at most
-    nodes: int  # draft tokens verified per image, at most
-    window: int  # greatest depth of the tokens that continue the grown nodes
-    pending: int  # slots decided in the last round, at most: the drafter has not processed them
-    committed: int  # slots of the target's cache that hold committed tokens, at most
-    row_ends: int = 0  # tree nodes after which an image row ends, at most
-    end_depths: tuple[int, ...] = ()  # depths of such nodes, 0 for the root
-    uniform: bool = True  # every image's tree has exactly these limits
-
-    @property
-    def reach(self) -> int:
-        """The depth that no node exceeds."""
-        return max(self.depth, self.window)
-
-
-class Launch:
-    """Runs the parts of a round by calling them, in their exact size."""
-
-    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
-        """Return the shape to run a round in; no round is larger than `largest`."""
-        return shape
-
-    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-        """Return program(inputs); programs of the same name and shape are the same function."""
-        return program(inputs)
-
-    def forget(self) -> None:
-        """Drop what was captured: the memory that it reads is gone."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,14 +10,23 @@ from torch import Tensor
 from decoding.cache import CacheShape, KVCache
 from decoding.device import to_host
 from decoding.drafter import Drafter
-from decoding.graphs import NO_TREE, RoundShape, TreeShape, largest_of
-from decoding.noise import NoiseShape, PositionalNoise, stream_key
+from decoding.noise import NoiseShape, stream_key
 from decoding.policies.base import Controller, Outcome, TreePolicy
+from decoding.positional_noise import PositionalNoise
 from decoding.proposals import Proposal
-from decoding.round import IDLE, ImageInputs
-from decoding.row_ends import end_depths, most_row_ends, slots_of
+from decoding.round import (
+    IDLE,
+    NO_TREE,
+    ImageInputs,
+    ImageRound,
+    RoundShape,
+    Sources,
+    TreeShape,
+    largest_of,
+    refuse_nan,
+)
+from decoding.row_ends import end_depths, most_row_ends
 from decoding.sampling import SamplingDistribution, choose
-from decoding.stats import ImageRound, Sources, refuse_nan
 from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
 
@@ -94,7 +103,7 @@ class ImageState:
     seconds: float = 0.0
     seconds_draft: float = 0.0
     seconds_verify: float = 0.0
-    planned: TreeShape = field(default=NO_TREE)
+    planned: TreeShape = NO_TREE  # of the round that runs
 
     @property
     def decided(self) -> int:
@@ -109,7 +118,7 @@ class ImageState:
     def inputs(self, samples: bool) -> ImageInputs:
         """Return the numbers of the next round; samples: whether it draws drafts."""
         if self.controller is not None:
-            self.planned = self.controller.shape(self.decided, self.remaining)
+            self.planned = self.controller.shape(self.decided).within(self.remaining)
         stream = stream_key(self.job.seed, f"draft {self.rounds}") if samples else 0
         numbers = self.codes[-1], self.decided, self.length, self.pending, stream
         return ImageInputs(*numbers, *self.planned)
@@ -124,9 +133,10 @@ class ImageState:
         if self.controller is not None:
             seen = Outcome(position, accepted, outcome.levels, outcome.confidence)
             self.controller.observe(seen)
-        self.pending = slots_of(position - 1, outcome.decided, self.grid)
-        self.length += self.pending
         self.codes += outcome.codes
+        root, slots = position - 1, self.grid.slots
+        self.pending = slots(root + accepted + 1) - slots(root)
+        self.length += self.pending
         self.rounds += 1
         self.levels += outcome.levels
         self.nodes += outcome.nodes
@@ -184,15 +194,16 @@ class Images:
         self.target, self.distribution = target, distribution
         self.speculation, self.sources = speculation, sources
         self.largest = speculation.policy.largest if speculation else NO_TREE
-        self.longest = max(map(target.length, {job.prompt for job in jobs}))  # prompt, in tokens
-        shape = CacheShape(len(jobs), distribution.guidance, self._slots(self.longest))
+        longest = max(map(target.length, {job.prompt for job in jobs}))
+        shape = CacheShape(len(jobs), distribution.guidance, self._slots(longest))
         self.cache = KVCache(target.spec, shape, target.dtype, target.device)
+        self.states: list[ImageState | None] = [None] * len(jobs)
+        self._make_room(longest)
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         size = target.grid.tokens, target.vocab.size
         reach = 1 + self.largest.reach
         noise = NoiseShape(*size, distribution.greedy, dtype, target.device, reach)
         self.noise = PositionalNoise(noise, len(jobs))
-        self.states: list[ImageState | None] = [None] * len(jobs)
         self._last: _Prompt | None = None  # the prompt read last
 
     def _slots(self, length: int) -> int:
@@ -200,15 +211,25 @@ class Images:
         grid = self.target.grid
         return length + grid.slots(grid.tokens) + grid.block(self.largest.nodes)
 
+    def _make_room(self, longest: int) -> None:
+        """Let the cache take prompts of so many tokens, and say how large a round may be then."""
+        self.longest = longest
+        self.cache.grow(self._slots(longest))
+        grid, tree = self.target.grid, self.largest
+        depths = () if grid.row_end is None else tuple(range(tree.reach + 1))
+        self.largest_round = RoundShape(
+            len(self.states),
+            *tree,
+            pending=grid.block(tree.reach),
+            committed=longest + grid.slots(grid.tokens),
+            row_ends=len(depths) and tree.nodes + 1,
+            end_depths=depths,
+        )
+
     def reopen(self, images: int) -> bool:
         """Free all rows for other jobs; returns whether there are so many."""
         self.states, self._last = [None] * len(self.states), None
         return len(self.states) == images
-
-    @property
-    def full(self) -> bool:
-        """Whether no row is free."""
-        return None not in self.states
 
     @torch.inference_mode()
     def admit(self, queue: Iterator[Job]) -> bool:
@@ -245,8 +266,8 @@ class Images:
             return self._last
         rows = self.target.prompt(text, self.distribution.guidance)
         length = rows.ids.shape[1]
-        self.longest = max(self.longest, length)
-        self.cache.grow(self._slots(length))
+        if length > self.longest:
+            self._make_room(length)
         context = self.cache.prefill(image, length, rows.starts, rows.origins)
         layers = () if self.speculation is None else self.speculation.drafter.reads
         hidden = self.target.read(rows, context, layers)
@@ -258,32 +279,20 @@ class Images:
         samples = self.speculation is not None and self.speculation.proposal.samples
         inputs = [IDLE if state is None else state.inputs(samples) for state in self.states]
         self.noise.keep_ahead([numbers.decided for numbers in inputs])
-        trees = [TreeShape(i.depth, i.width, i.nodes, i.window) for i in inputs]
+        trees = [numbers.tree for numbers in inputs]
         largest, grid = largest_of(trees), self.target.grid
-        numbers = zip(inputs, trees, strict=True)
-        ends = set().union(*(end_depths(i.decided - 1, tree, grid) for i, tree in numbers))
-        depths = tuple(sorted(ends))
         shape = RoundShape(
             len(inputs),
             *largest,
             pending=max(numbers.pending for numbers in inputs),
             committed=max(numbers.length for numbers in inputs),
-            row_ends=most_row_ends(depths, largest),
-            end_depths=depths,
             uniform=all(tree == largest for tree in trees),
         )
+        if grid.row_end is not None:
+            depths = end_depths(inputs, grid)
+            count = most_row_ends(depths, largest)
+            shape = replace(shape, row_ends=count, end_depths=depths)
         return shape, inputs
-
-    @property
-    def largest_round(self) -> RoundShape:
-        """No round is larger."""
-        grid, tree = self.target.grid, self.largest
-        depths = () if grid.row_end is None else tuple(range(tree.reach + 1))
-        pending = grid.block(tree.reach)
-        committed = self.longest + grid.slots(grid.tokens)
-        return RoundShape(
-            len(self.states), *tree, pending, committed, len(depths) and tree.nodes + 1, depths
-        )
 
     def pop_finished(self) -> tuple[FinishedImage, ...]:
         """Take out and return the images that are complete."""

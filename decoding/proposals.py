@@ -40,15 +40,14 @@ class Proposal(Protocol):
     name: str
     samples: bool  # whether candidates are drawn anew in every round, with noise of their own
 
-    def noise(self, round: Round, level: int, nodes: int) -> Tensor | None:
-        """Return the noise that the children of so many nodes are taken with.
+    def noise(self, round: Round, levels: slice, nodes: int) -> Tensor | None:
+        """Return the noise (images, n, vocab) that children are taken with; None for none.
 
-        (images, nodes, vocab), 1 in place of nodes where all share one, and zeros with 1 in place
-        of vocab at temperature 0; None for none. level: of the children, from 1.
+        n is the number of levels, of one node each, or that of nodes on one level; 1 where these
+        share their noise. At temperature 0 it is zeros, with 1 in place of vocab.
+
+        levels: of the children, from 0.
         """
-
-    def noise_ahead(self, round: Round) -> Tensor | None:
-        """Return the same for one child at each of the next positions, (images, window, vocab)."""
 
     def children(
         self, draft: Draft, noise: Tensor | None, count: int, level: int
@@ -59,7 +58,7 @@ class Proposal(Protocol):
 
         Args:
             draft: of k nodes.
-            noise: as returned by `noise` or `noise_ahead`.
+            noise: as returned by `noise`.
             count: candidates per node.
             level: tree level of the candidates, from 1, for the calibration.
         """
@@ -73,10 +72,7 @@ class TopK:
     name = "topk"
     samples = False
 
-    def noise(self, round: Round, level: int, nodes: int) -> None:
-        return None
-
-    def noise_ahead(self, round: Round) -> None:
+    def noise(self, round: Round, levels: slice, nodes: int) -> None:
         return None
 
     def children(self, draft: Draft, noise: None, count: int, level: int) -> tuple[Tensor, Tensor]:
@@ -98,11 +94,8 @@ class Coupled:
     name = "coupled"
     samples = False
 
-    def noise(self, round: Round, level: int, nodes: int) -> Tensor:
-        return round.ahead[:, level - 1 : level]
-
-    def noise_ahead(self, round: Round) -> Tensor:
-        return round.ahead[:, : round.shape.window]
+    def noise(self, round: Round, levels: slice, nodes: int) -> Tensor:
+        return round.ahead[:, levels]
 
     def children(
         self, draft: Draft, noise: Tensor, count: int, level: int
@@ -122,13 +115,9 @@ class Sampled:
     name = "sampled"
     samples = True
 
-    def noise(self, round: Round, level: int, nodes: int) -> Tensor:
-        parents = arange(nodes, round.inputs.code.device)
-        return round.draft_noise(level - 1, parents)
-
-    def noise_ahead(self, round: Round) -> Tensor:
-        levels = arange(round.shape.window, round.inputs.code.device)
-        return round.draft_noise(levels, levels * 0)
+    def noise(self, round: Round, levels: slice, nodes: int) -> Tensor:
+        device = round.inputs.code.device
+        return round.draft_noise(arange(levels.stop, device)[levels], arange(nodes, device))
 
     def children(
         self, draft: Draft, noise: Tensor, count: int, level: int

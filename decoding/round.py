@@ -1,20 +1,85 @@
-"""What a round reads and what it leaves: inputs, static shape, noise, and the verified tree."""
+"""What a round reads and leaves: its static sizes, inputs and noise, the verified tree, figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp, inf, isnan
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from decoding.device import arange
-from decoding.graphs import RoundShape
-from decoding.noise import NodeNoise, PositionalNoise
+from decoding.positional_noise import NodeNoise, PositionalNoise
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 
 
+class TreeShape(NamedTuple):
+    """Limits of one image's tree."""
+
+    depth: int  # levels that are grown
+    width: int  # children per expanded node, and nodes expanded per level
+    nodes: int  # draft tokens to verify
+    window: int = 0  # greatest depth of the tokens that continue the grown nodes
+
+    @property
+    def reach(self) -> int:
+        """The depth that no node exceeds."""
+        return max(self.depth, self.window)
+
+    def within(self, remaining: int) -> "TreeShape":
+        """Return the shape cut at the end of an image, whose last token is a bonus token."""
+        last = remaining - 1
+        return self._replace(depth=min(self.depth, last), window=min(self.window, last))
+
+
+NO_TREE = TreeShape(0, 0, 0)  # plain decoding
+
+
+def largest_of(shapes: Iterable[TreeShape]) -> TreeShape:
+    """Return the smallest shape that holds all of them."""
+    return TreeShape(*map(max, zip(*shapes, strict=True)))
+
+
 @dataclass(frozen=True)
-class ImageInputs:
+class RoundShape:
+    """Static sizes of a round. One CUDA graph is captured per value."""
+
+    images: int  # rows of the batch, idle ones included
+    depth: int  # levels of the deepest tree
+    width: int  # children per expanded node, and nodes expanded per level, at most
+    nodes: int  # draft tokens verified per image, at most
+    window: int  # greatest depth of the tokens that continue the grown nodes
+    pending: int  # slots decided in the last round, at most: the drafter has not processed them
+    committed: int  # slots of the target's cache that hold committed tokens, at most
+    row_ends: int = 0  # tree nodes after which an image row ends, at most
+    end_depths: tuple[int, ...] = ()  # depths of such nodes, 0 for the root
+    uniform: bool = True  # every image's tree has exactly these limits
+
+    @property
+    def reach(self) -> int:
+        """The depth that no node exceeds."""
+        return max(self.depth, self.window)
+
+
+class Launch:
+    """Runs the parts of a round by calling them, in their exact size."""
+
+    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
+        """Return the shape to run a round in; no round is larger than `largest`."""
+        return shape
+
+    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        """Return program(inputs); programs of the same name and shape are the same function."""
+        return program(inputs)
+
+    def forget(self) -> None:
+        """Drop what was captured: the memory that it reads is gone."""
+
+
+class ImageInputs(NamedTuple):
     """What the host knows of an image before a round; a row of `RoundInputs`."""
 
     code: int  # last decided code, the tree's root
@@ -26,6 +91,10 @@ class ImageInputs:
     width: int
     nodes: int
     window: int
+
+    @property
+    def tree(self) -> TreeShape:
+        return TreeShape(*self[-4:])
 
 
 # A row without an image: it drafts nothing, writes to slot 1 and never commits.
@@ -40,11 +109,6 @@ class RoundInputs:
         code, self.decided, length, pending, self.stream, *limits = table.split(1, 1)  # (images, 1)
         self.depth, self.width, self.nodes, self.window = limits
         self.code, self.length, self.pending = code[:, 0], length[:, 0], pending[:, 0]  # (images,)
-
-    @staticmethod
-    def rows(images: Sequence[ImageInputs]) -> list[tuple[int, ...]]:
-        """Return the table's rows."""
-        return [tuple(vars(image).values()) for image in images]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +137,20 @@ class Round:
     def draft_noise(self, levels: Tensor, parents: Tensor) -> Tensor:
         """Return noise (images, n, vocab) for the children of n nodes, drawn for this round alone.
 
-        levels: (n,) or (1,), those of the children, from 0. parents: (n,) rank of their parent
-        among the nodes that are expanded into its level.
+        levels: (n,) or (1,), those of the children, from 0. parents: (n,) or (1,) rank of their
+        parent among the nodes that are expanded into its level.
         """
         return self.noise.draft(self.inputs.stream, self.position(levels), parents)
+
+
+@dataclass(frozen=True)
+class VerifyTokens:
+    """The tokens of a verification pass: a tree's nodes, then row ends (`decoding.row_ends`)."""
+
+    codes: Tensor  # (images, m)
+    depths: Tensor  # (images, m) distance from the root in slots
+    visible: Tensor  # (images, m, m) bool, what a slot sees
+    exits: Tensor | None = None  # (images, 1 + nodes) slots that predict children; None: the nodes'
 
 
 @dataclass(frozen=True)
@@ -105,6 +179,21 @@ class RoundResult:
         """(images, guidance, n, hidden) at the accepted slots: what predicted each code."""
         return hidden_at(self.hidden, self.accepted.slots)
 
+    def summary(self) -> Tensor:
+        """Return what the host reads, (images, 1 + 2 (1 + height) + 3 (1 + nodes)) numbers.
+
+        One tensor, for one transfer, of the type of probabilities, in which indices and codes below
+        2^24 are exact.
+        """
+        tree, verdict = self.tree, self.verdict
+        likeliest = self.log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution has one
+        decided = tree.height + 1
+        columns = (
+            verdict.accepted[:, None], verdict.path[:, :decided], verdict.emitted[:, :decided],
+            tree.scores, tree.depths, likeliest,
+        )  # fmt: skip
+        return torch.cat(columns, 1)
+
 
 def rows_at(values: Tensor, index: Tensor) -> Tensor:
     """Return rows (images, k, n) of values (images, rows, n), by their index (images, k)."""
@@ -115,3 +204,56 @@ def hidden_at(hidden: Tensor, slots: Tensor) -> Tensor:
     """Return hidden (images, guidance, slots, hidden) at slots (images, n)."""
     index = slots[:, None, :, None].expand(-1, hidden.shape[1], -1, hidden.shape[3])
     return hidden.gather(2, index)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """How errors call the two models: their flags and folders, where these are known."""
+
+    target: str = "the target"
+    drafter: str = "the drafter"
+
+
+class ImageRound(NamedTuple):
+    """One image's round, as numbers of the host."""
+
+    accepted: int  # accepted length, in draft tokens
+    levels: int  # of the verified tree, its root not counted
+    nodes: int
+    # geometric mean of the probability per level along the best path to the deepest level, by the
+    # tree's own scores
+    confidence: float
+    top1: tuple[float, ...]  # the target's greatest probability at each decided position
+    codes: tuple[int, ...]  # that the round decided: the accepted ones and the bonus token
+
+    @staticmethod
+    def read(row: np.ndarray, height: int, sources: Sources) -> "ImageRound":
+        """Return an image's round from its row of the summary; height: of the round's trees.
+
+        Raises:
+            FloatingPointError: a distribution contains NaN; names the model and its folder.
+        """
+        accepted, tokens = int(row[0]), 1 + 2 * (1 + height)
+        path, codes = row[1:tokens].astype(int).reshape(2, -1).tolist()
+        scores, depths, likeliest = row[tokens:].reshape(3, -1).tolist()
+        refuse_nan(any(map(isnan, scores)), sources.drafter)
+        refuse_nan(any(map(isnan, likeliest)), sources.target)
+        present = [node for node in zip(depths, scores, strict=True) if node[1] > -inf]
+        levels, best = max(present)  # the likeliest of the deepest nodes
+        return ImageRound(
+            accepted,
+            int(levels),
+            len(present) - 1,
+            confidence=exp(best / max(levels, 1)),
+            top1=tuple(exp(likeliest[node]) for node in path[: accepted + 1]),
+            codes=tuple(codes[: accepted + 1]),
+        )
+
+
+def refuse_nan(contains_nan: bool, model: str) -> None:
+    """Raise a FloatingPointError if a model's distribution contains NaN: it decides nothing."""
+    if contains_nan:
+        raise FloatingPointError(
+            f"{model}: expected probabilities of the next token, got NaN. Check that its weights "
+            "are finite, and choose a --dtype in which its values do not overflow"
+        )

@@ -6,56 +6,32 @@ each node that ends one. The row end's hidden state then predicts the node's chi
 across row ends in one forward pass, and a forced token costs neither a round nor a score.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.device import arange, identity
-from decoding.graphs import TreeShape
-from decoding.round import AcceptedTokens, Round, hidden_at
-from decoding.tree import DraftTree
-from decoding.verifiers.base import Verdict
+from decoding.round import AcceptedTokens, ImageInputs, Round, TreeShape, VerifyTokens
 from models.base import ImageGrid
 
 
-@dataclass(frozen=True)
-class VerifyTokens:
-    """The tokens of a verification pass: a tree's nodes, then row ends."""
-
-    codes: Tensor  # (images, m)
-    depths: Tensor  # (images, m) distance from the root in slots
-    visible: Tensor  # (images, m, m) bool, what a slot sees
-    exits: Tensor | None = None  # (images, 1 + nodes) the slot that predicts a node's children
-
-    def at_nodes(self, hidden: Tensor) -> Tensor:
-        """Return what predicts the children of every node, (images, guidance, 1 + nodes, hidden).
-
-        hidden: (images, guidance, m, hidden) of all slots.
-        """
-        return hidden if self.exits is None else hidden_at(hidden, self.exits)
-
-
-def verify_tokens(tree: DraftTree, round: Round, grid: ImageGrid) -> VerifyTokens:
-    """Return the tokens with which the target verifies a tree."""
-    if not round.shape.row_ends:
-        return VerifyTokens(tree.tokens, tree.depths, tree.visible)
-    root = round.inputs.decided - 1
-    position = root + tree.depths
-    ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
+def insert_row_ends(tokens: VerifyTokens, round: Round, grid: ImageGrid) -> VerifyTokens:
+    """Return the tokens of a tree's verification, followed by the row ends after its nodes."""
+    root, nodes = round.inputs.decided - 1, tokens.codes.shape[1]
+    position = root + tokens.depths
+    ends = (position + 1) % grid.columns == 0  # (images, nodes)
     # Nodes that end a row first, in order; as many as any image of the batch may have.
-    count = min(round.shape.row_ends, tree.nodes + 1)
+    count = min(round.shape.row_ends, nodes)
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
     present, node = present[:, :count].bool(), node[:, :count]  # (images, e)
-    nodes = tree.nodes + 1
     depths = grid.slots(position) - grid.slots(root)
-    codes = torch.cat([tree.tokens, torch.full_like(node, grid.row_end)], 1)
+    codes = torch.cat([tokens.codes, torch.full_like(node, grid.row_end)], 1)
     slots = torch.where(present, nodes + arange(count, node.device), node)
     exits = arange(nodes, node.device).expand(len(root), -1).scatter(1, node, slots)
     depths = torch.cat([depths, depths.gather(1, node) + 1], 1)
-    return VerifyTokens(codes, depths, _visible(tree.visible, node, present), exits)
+    return VerifyTokens(codes, depths, _visible(tokens.visible, node, present), exits)
 
 
 def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
@@ -78,38 +54,28 @@ def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
     return torch.cat([rows, at_ends], 1)
 
 
-def accepted_tokens(
-    tokens: VerifyTokens, verdict: Verdict, height: int, grid: ImageGrid
-) -> AcceptedTokens:
+def keep_row_ends(kept: AcceptedTokens, exits: Tensor, grid: ImageGrid) -> AcceptedTokens:
     """Return the slots to keep: those of the accepted nodes, and of the row ends between them.
 
-    height: of the tree, so that at most height + 1 codes are decided.
+    exits: (images, 1 + nodes) as of `VerifyTokens`.
     """
-    path, emitted = verdict.path[:, : height + 1], verdict.emitted[:, : height + 1]
-    decided = verdict.accepted[:, None] + 1
-    if tokens.exits is None:
-        return AcceptedTokens(path, emitted, decided)
-    exits = tokens.exits.gather(1, path)
-    taken = arange(path.shape[1], path.device) < decided  # (images, n)
+    path, exits = kept.slots, exits.gather(1, kept.slots)
+    taken = arange(path.shape[1], path.device) < kept.counts  # (images, n)
     ends = exits != path
     pairs = torch.stack([taken, taken & ends], 2).flatten(1)  # a node, then its row end
     order = pairs.int().sort(dim=1, descending=True, stable=True).indices
     slots = torch.stack([path, exits], 2).flatten(1)
-    codes = torch.stack([torch.where(ends, grid.row_end, emitted), emitted], 2).flatten(1)
+    codes = torch.where(ends, grid.row_end, kept.codes)
+    codes = torch.stack([codes, kept.codes], 2).flatten(1)
     return AcceptedTokens(slots.gather(1, order), codes.gather(1, order), pairs.sum(1, True))
 
 
-def slots_of(root: int, count: int, grid: ImageGrid) -> int:
-    """Return the slots of `count` image tokens from a root's position on, with their row ends."""
-    return grid.slots(root + count) - grid.slots(root)
-
-
-def end_depths(root: int, tree: TreeShape, grid: ImageGrid) -> set[int]:
-    """Return the depths of a tree's nodes after which an image row ends, 0 for the root."""
-    if grid.row_end is None:
-        return set()
-    first = -(root + 1) % grid.columns
-    return set(range(first, tree.reach + 1, grid.columns))
+def end_depths(images: Sequence[ImageInputs], grid: ImageGrid) -> tuple[int, ...]:
+    """Return the depths after which an image row ends in any of the trees, 0 for the root."""
+    depths: set[int] = set()
+    for image in images:
+        depths |= set(range(-image.decided % grid.columns, image.tree.reach + 1, grid.columns))
+    return tuple(sorted(depths))
 
 
 def most_row_ends(depths: Collection[int], tree: TreeShape) -> int:

@@ -46,30 +46,16 @@ class SamplingDistribution:
 
         The guidance rows of an image are adjacent, the conditional one first.
         """
-        scores = self.guide(logits)
-        if not self.greedy:
-            scores = self._top_p(
-                self._top_k(scores / self.temperature if self.temperature != 1 else scores)
-            )
+        scores = _guided(logits, self.cfg)
+        if not self.greedy and self.temperature != 1:
+            scores = scores / self.temperature
+        if self.cuts:
+            scores = _top_p(_top_k(scores, self.top_k), self.top_p)
         return scores.log_softmax(-1)
 
     def guide(self, logits: Tensor) -> Tensor:
         """Return guided logits (images, n, vocab), in fp32 or better."""
         return _guided(logits, self.cfg)
-
-    def _top_k(self, scores: Tensor) -> Tensor:
-        if not 0 < self.top_k < scores.shape[-1]:
-            return scores
-        smallest = scores.topk(self.top_k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
-        return scores.masked_fill(scores < smallest, -torch.inf)
-
-    def _top_p(self, scores: Tensor) -> Tensor:
-        if self.top_p >= 1:
-            return scores
-        ordered, index = scores.sort(dim=-1, descending=True, stable=True)
-        mass = ordered.softmax(-1)
-        beyond = mass.cumsum(-1) - mass >= self.top_p
-        return scores.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
 
     def cut_distance(self, scores: Tensor, tokens: Tensor) -> Tensor:
         """Return how close tokens (n,) are to the cuts of top-k and top-p: (m,), m <= 2 n.
@@ -90,7 +76,7 @@ class SamplingDistribution:
                 )
             )
         if self.top_p < 1:
-            mass = self._top_k(ordered).softmax(-1)
+            mass = _top_k(ordered, self.top_k).softmax(-1)
             distances.append(((mass.cumsum(-1) - mass)[place] - self.top_p).abs())
         return torch.cat(distances)
 
@@ -102,6 +88,24 @@ def _guided(logits: Tensor, cfg: float) -> Tensor:
         return logits
     conditional, unconditional = logits.unflatten(0, (-1, 2)).unbind(1)
     return unconditional + cfg * (conditional - unconditional)
+
+
+def _top_k(scores: Tensor, k: int) -> Tensor:
+    """Return scores, -inf below the k-th greatest one; ties with it are kept."""
+    if not 0 < k < scores.shape[-1]:
+        return scores
+    smallest = scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    return scores.masked_fill(scores < smallest, -torch.inf)
+
+
+def _top_p(scores: Tensor, p: float) -> Tensor:
+    """Return scores, -inf after the token whose mass crosses p."""
+    if p >= 1:
+        return scores
+    ordered, index = scores.sort(dim=-1, descending=True, stable=True)
+    mass = ordered.softmax(-1)
+    beyond = mass.cumsum(-1) - mass >= p
+    return scores.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
 
 
 def choose(log_p: Tensor, noise: Tensor) -> Tensor:

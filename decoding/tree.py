@@ -26,10 +26,6 @@ class Level:
     log_q: Tensor | None = None  # (images, expanded, vocab) that the tokens were taken from
     expanded: Tensor | None = None  # (images, expanded) whose children they are, in the whole tree
 
-    @property
-    def nodes(self) -> int:
-        return self.tokens.shape[1]
-
 
 @dataclass(frozen=True)
 class GrowingTree:
@@ -53,11 +49,6 @@ class GrowingTree:
     def newest(self) -> Level:
         return self.levels[-1]
 
-    @property
-    def nodes(self) -> int:
-        """Nodes so far, without the root."""
-        return self.newest.first + self.newest.nodes - 1
-
     def extend(
         self, picked: Tensor, tokens: Tensor, log_hits: Tensor, log_q: Tensor | None = None
     ) -> "GrowingTree":
@@ -69,14 +60,14 @@ class GrowingTree:
             log_hits: (images, k, children) what they add to the scores of their parents' paths.
             log_q: (images, k, vocab) that the tokens were taken from; None: no verifier reads it.
         """
-        children = tokens.shape[2]
-        expanded, parents, scores = _grown(self.newest.scores, picked, log_hits, self.newest.first)
+        above = self.newest
+        expanded, parents, scores = _grown(above.scores, picked, log_hits, above.first)
         level = Level(
             tokens.flatten(1),
             scores,
             parents,
-            first=self.nodes + 1,
-            children=children,
+            first=above.first + above.tokens.shape[1],
+            children=tokens.shape[2],
             log_q=log_q,
             expanded=expanded,
         )
@@ -84,31 +75,29 @@ class GrowingTree:
 
     def complete(self) -> "DraftTree":
         """Return the tree with all its nodes."""
+        newest = self.newest
         if self.height == 0:
-            level = self.newest
-            return DraftTree(level.tokens, level.parents, level.parents, level.scores)
-        columns = [
+            return DraftTree(newest.tokens, newest.parents, newest.parents, newest.scores)
+        tokens, parents, scores = (
             torch.cat([getattr(level, name) for level in self.levels], 1)
             for name in ("tokens", "parents", "scores")
-        ]
-        depths = [depth for depth, level in enumerate(self.levels) for _ in range(level.nodes)]
-        tokens, parents, scores = columns
+        )
+        sizes = [level.tokens.shape[1] for level in self.levels]
+        depths = tuple(depth for depth, size in enumerate(sizes) for _ in range(size))
         return DraftTree(
             tokens,
             parents,
-            constant(tuple(depths), tokens.device).expand_as(tokens),
+            constant(depths, tokens.device).expand_as(tokens),
             scores,
             height=self.height,
             width=max(level.children for level in self.levels[1:]),
-            log_q=self._log_q(),
+            log_q=None if newest.log_q is None else self._log_q(*tokens.shape),
         )
 
-    def _log_q(self) -> Tensor | None:
-        """Return log q (images, 1 + nodes, vocab) after every node; zeros after leaves."""
-        if self.newest.log_q is None:
-            return None
-        images, _, vocab = self.newest.log_q.shape
-        log_q = self.newest.log_q.new_zeros(images, 1 + self.nodes, vocab)
+    def _log_q(self, images: int, nodes: int) -> Tensor:
+        """Return log q (images, nodes, vocab) after every node; zeros after leaves."""
+        newest = self.newest.log_q
+        log_q = newest.new_zeros(images, nodes, newest.shape[2])
         for level in self.levels[1:]:
             log_q.scatter_(1, level.expanded[..., None].expand_as(level.log_q), level.log_q)
         return log_q
@@ -186,17 +175,9 @@ class DraftTree:
                 reach.clamp_(max=1.0)
         return reach > 0
 
-    def verified_path(self, node: Tensor) -> Tensor:
-        """Return what `path_mask` does, of a tree that the target has read."""
+    def path_to(self, node: Tensor) -> Tensor:
+        """Return (images, 1 + nodes) bool: one node (images, 1) per image and its ancestors."""
         return self.visible.gather(1, node[..., None].expand(-1, -1, 1 + self.nodes))[:, 0]
-
-    def path_mask(self, node: Tensor) -> Tensor:
-        """Return (images, 1 + nodes) bool: one node (images, 1) per image and its ancestors.
-
-        By pointer jumping, so that `visible` is not computed for trees that are not pruned yet:
-        with 330 nodes its matrix products would take a tenth of a round.
-        """
-        return _path(self.parents, node, self.height.bit_length())
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
         """Return the tree of some of its nodes.
@@ -219,39 +200,3 @@ class DraftTree:
             height=min(self.height, kept.shape[1]),
             log_q=log_q,
         )
-
-
-@fused
-def _path(parents: Tensor, node: Tensor, doublings: int) -> Tensor:
-    path, above = node, parents
-    for _ in range(doublings):  # each time twice as many ancestors are known
-        path = torch.cat([path, above.gather(1, path)], 1)
-        above = above.gather(1, above)
-    return torch.zeros_like(parents, dtype=torch.bool).scatter_(1, path, True)
-
-
-def chain_tree(
-    root: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
-) -> DraftTree:
-    """Return a chain per image.
-
-    Args:
-        root: (images,) last decided codes.
-        tokens: (images, n) the codes that follow.
-        scores: (images, n) of the paths that end with each.
-        log_q: (images, n, vocab) that each token was taken from; None: no verifier reads it.
-    """
-    images, count = tokens.shape
-    depths = arange(count + 1, root.device).expand(images, -1)
-    parents = constant((0, *range(count)), root.device).expand(images, -1)
-    if log_q is not None:  # nothing follows the last token
-        log_q = torch.cat([log_q, torch.zeros_like(log_q[:, :1])], 1)
-    return DraftTree(
-        torch.cat([root[:, None], tokens], 1),
-        parents,
-        depths,
-        torch.cat([torch.zeros_like(scores[:, :1]), scores], 1),
-        height=count,
-        width=1,
-        log_q=log_q,
-    )

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
-from decoding.graphs import TreeShape
 from decoding.proposals import Calibration, Coupled, Proposal
-from decoding.round import Round, RoundResult, hidden_at, rows_at
+from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from drafters.eagle import EagleDrafter, EagleHead, side_by_side

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.device import Stopwatch, arange, constant, identity
 from decoding.drafter import Draft
-from decoding.graphs import TreeShape
-from decoding.round import Round, RoundResult, hidden_at, rows_at
+from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from models.base import Context, ImageGrid, Layers, PromptRows, TransformerSpec
@@ -194,7 +193,7 @@ class EagleDrafter:
     def before_pending(self, round: Round, room: int) -> CacheView:
         """Return the cache as it was before the last round's tokens; room: slots to write."""
         before = round.inputs.length - round.inputs.pending
-        return self.cache.view(before, round.shape.committed, room)
+        return CacheView(self.cache, before, round.shape.committed, room)
 
     def _absorb(self, round: Round) -> None:
         """Read the newly decided tokens; the last one is the root."""
@@ -207,7 +206,7 @@ class EagleDrafter:
         outputs = hidden_at(outputs, (round.inputs.pending - 1)[:, None])  # at the root
         nothing = torch.zeros(images, 1, 0, dtype=torch.bool, device=codes.device)
         self.level = Level(outputs, nothing)
-        self.view = self.cache.view(round.inputs.length, round.shape.committed, self.room)
+        self.view = CacheView(self.cache, round.inputs.length, round.shape.committed, self.room)
 
     def _descend(self, tree: GrowingTree, picked: Tensor, round: Round) -> None:
         """Draft at nodes below the root, which read their parents' outputs.

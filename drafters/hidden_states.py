@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from decoding.device import arange, constant
-from decoding.graphs import TreeShape
-from decoding.round import Round, RoundResult, hidden_at
+from decoding.round import Round, RoundResult, TreeShape, hidden_at
 from drafters.similarity import SHARPNESS, Directions, LastTree, weigh
 from models.target import TargetModel
 from support.compiler import fused

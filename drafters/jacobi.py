@@ -14,8 +14,7 @@ from torch import Tensor
 
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
-from decoding.graphs import TreeShape
-from decoding.round import Round, RoundResult
+from decoding.round import Round, RoundResult, TreeShape
 from decoding.tree import GrowingTree
 from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
@@ -118,12 +117,12 @@ class JacobiDrafter:
             branch = tree.present
             last = branch.sum(1, keepdim=True) - 1
         else:
-            accepted = tree.verified_path(verdict.path.gather(1, verdict.accepted[:, None]))
+            accepted = tree.path_to(verdict.path.gather(1, verdict.accepted[:, None]))
             # accepted nodes among a node and its ancestors
             shared = (tree.visible & accepted[:, None]).sum(2)
             merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
             last = merit.argmax(1, keepdim=True)
-            branch = tree.verified_path(last)
+            branch = tree.path_to(last)
         position = result.round.inputs.decided + tree.depths  # of each node's children
         rows = torch.where(branch, (position - 1) % self.rows, self.rows)
         images = arange(len(rows), self.device)[:, None]

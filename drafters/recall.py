@@ -16,8 +16,7 @@ from torch import Tensor
 
 from decoding.device import Stopwatch, arange, constant, identity
 from decoding.drafter import Draft
-from decoding.graphs import TreeShape
-from decoding.round import Round, RoundResult
+from decoding.round import Round, RoundResult, TreeShape
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter, Recalled
 from drafters.similarity import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache
+from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import FinishedImage, Job
 from decoding.noise import gumbel
 from decoding.row_ends import with_row_ends
@@ -104,7 +104,7 @@ def _logits(
     context = cache.prefill(0, length, prompt.starts, prompt.origins)
     features = target.read(prompt, context)
     if n:
-        view = cache.view(torch.tensor([length], device=target.device), length, n)
+        view = CacheView(cache, torch.tensor([length], device=target.device), length, n)
         steps = torch.arange(n, device=target.device)
         context = view.open(steps[None], (steps <= steps[:, None])[None])
         features = target.features(image, context)

@@ -19,15 +19,14 @@ from configs.methods import MethodSettings, fitted_numbers
 from configs.sampling import SamplingSettings
 from decoding.drafter import Drafter
 from decoding.engine import Engine
-from decoding.graphs import TreeShape
 from decoding.images import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS, Calibration, Proposal
+from decoding.round import Sources, TreeShape
 from decoding.sampling import SamplingDistribution
-from decoding.stats import Sources
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled

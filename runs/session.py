@@ -13,7 +13,7 @@ from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.engine import Engine
 from decoding.proposals import Calibration
-from decoding.stats import Sources
+from decoding.round import Sources
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetOptions

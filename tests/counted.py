@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache
+from decoding.cache import CacheShape, CacheView, KVCache
 from models.base import Context, TransformerSpec
 
 
@@ -28,7 +28,7 @@ class CountedCache(KVCache):
     def open(self, depths: Tensor, visible: Tensor) -> Context:
         """The context of new tokens, as of `CacheView.open`."""
         lengths = torch.tensor(self.lengths)
-        return self.view(lengths, max(self.lengths), visible.shape[2]).open(depths, visible)
+        return CacheView(self, lengths, max(self.lengths), visible.shape[2]).open(depths, visible)
 
     def chain(self, n: int) -> Context:
         """The context of n tokens in a row."""

@@ -10,10 +10,18 @@ from torch import Tensor
 
 from decoding.drafter import Draft
 from decoding.engine import Engine
-from decoding.graphs import RoundShape, TreeShape, largest_of
 from decoding.images import FinishedImage, Job
 from decoding.noise import ImageNoise, NoiseShape
-from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundResult
+from decoding.round import (
+    AcceptedTokens,
+    ImageInputs,
+    Round,
+    RoundInputs,
+    RoundResult,
+    RoundShape,
+    TreeShape,
+    largest_of,
+)
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict
 
@@ -189,7 +197,7 @@ def round_of(
     ]
     uniform = all(shape == largest for shape in shapes)
     shape = RoundShape(len(shapes), *largest, 1, max(decided), uniform=uniform)
-    table = torch.tensor(RoundInputs.rows(inputs))
+    table = torch.tensor(inputs)
     return Round(shape, RoundInputs(table), noise or MadeNoise(), keep_q)
 
 

@@ -20,7 +20,7 @@ import main
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
-from decoding.cache import CacheShape, KVCache
+from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens
 from models.target import TargetModel
@@ -86,7 +86,7 @@ def cached_logits(target: TargetModel, text: str, codes: list[int]) -> Tensor:
     features = [target.read(rows, context)[:, -1:]]
     for step, code in enumerate(codes):
         ids = torch.full((2, 1), code + target.vocab.first_id)
-        view = cache.view(torch.tensor([length + step]), length + step, 1)
+        view = CacheView(cache, torch.tensor([length + step]), length + step, 1)
         context = view.open(torch.zeros(1, 1).long(), torch.ones(1, 1, 1).bool())
         features.append(target.features(ids, context))
     return target.score(torch.cat(features, 1))

@@ -8,18 +8,17 @@ The paper's readable sources give neither beta, l_d, l_k nor the bounds and init
 settings here.
 """
 
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from configs.schema import AdtSettings
-from decoding.graphs import TreeShape
-from decoding.policies.base import Controller, Outcome, within
+from decoding.policies.base import Controller, Outcome
 from decoding.policies.dynamic import DynamicTree
+from decoding.round import TreeShape
 from models.base import ImageGrid
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(NamedTuple):
     """An earlier tree: its planned depth and width, and its acceptance rate alpha."""
 
     depth: int
@@ -27,84 +26,65 @@ class Grown:
     acceptance: float
 
 
-class Neighbours:
-    """The trees that decided each position of an image so far."""
-
-    def __init__(self, grid: ImageGrid, settings: AdtSettings, random: Random):
-        """grid: of an image's tokens."""
-        self.grid, self.settings, self.random = grid, settings, random
-        # per image position; the prefill decides position 0 without a tree
-        self.trees: list[Grown | None] = [None]
-
-    def record(self, tree: Grown, decided: int) -> None:
-        """Note that `tree` decided the next `decided` positions."""
-        self.trees += [tree] * decided
-
-    @property
-    def previous(self) -> Grown | None:
-        """The previous round's tree: the left neighbour, also across the start of a row."""
-        return self.trees[-1]
-
-    def adjacent(self, position: int) -> Grown | None:
-        """Return the tree from which the one at `position` starts; None if there is none yet."""
-        if self.settings.init == "vertical":
-            above = self.grid.above(position)
-            return self.trees[above] if above >= 0 else None
-        return self.previous
-
-    def start(self, position: int) -> tuple[int, int]:
-        """Return the depth and the width (d~, k~) that adaptation starts from."""
-        s = self.settings
-        if s.init == "random":
-            return self.random.randint(s.d_min, s.d_max), self.random.randint(s.k_min, s.k_max)
-        tree = None if s.init == "fixed" else self.adjacent(position)
-        return (s.d_init, s.k_init) if tree is None else (tree.depth, tree.width)
-
-
 class AdaptiveController:
     """Sets depth and width of one image's next tree: start from an adjacent one, move one step."""
 
     def __init__(self, settings: AdtSettings, nodes: int, grid: ImageGrid, seed: int):
-        self.settings, self.nodes = settings, nodes
+        self.settings, self.nodes, self.grid = settings, nodes, grid
         self.random = Random(seed)
-        self.neighbours = Neighbours(grid, settings, self.random)
+        # the tree that decided each image position; the prefill decides position 0 without one
+        self.trees: list[Grown | None] = [None]
         self.confidence: float | None = None
         self.planned = TreeShape(settings.d_init, settings.k_init, nodes)
 
-    def shape(self, position: int, remaining: int) -> TreeShape:
+    def shape(self, position: int) -> TreeShape:
         s = self.settings
-        depth, width = self.neighbours.start(position)
+        depth, width = self._start(position)
         step = self._step(position)  # +1: deeper and narrower, -1: shallower and wider
         depth = min(max(depth + step * s.l_d, s.d_min), s.d_max)
         width = min(max(width - step * s.l_k, s.k_min), s.k_max)
         self.planned = TreeShape(depth, width, self.nodes)
-        return within(self.planned, remaining)
+        return self.planned
+
+    def _start(self, position: int) -> tuple[int, int]:
+        """Return the depth and the width (d~, k~) that adaptation starts from."""
+        s = self.settings
+        if s.init == "random":
+            return self.random.randint(s.d_min, s.d_max), self.random.randint(s.k_min, s.k_max)
+        tree = None if s.init == "fixed" else self._adjacent(position)
+        return (s.d_init, s.k_init) if tree is None else tree[:2]
+
+    def _adjacent(self, position: int) -> Grown | None:
+        """Return the tree from which the one at `position` starts; None if there is none yet."""
+        if self.settings.init == "vertical":
+            above = self.grid.above(position)
+            return self.trees[above] if above >= 0 else None
+        return self.trees[-1]  # the left neighbour, also across the start of a row
 
     def _step(self, position: int) -> int:
-        """Return +1 if the evidence reaches beta, -1 if not, 0 without evidence."""
-        evidence = self._evidence(position)
+        """Return +1 if the evidence reaches beta, -1 if not, 0 without evidence.
+
+        It is alpha = accepted length / levels of an earlier tree, or that of a control.
+        """
+        match self.settings.adapt:
+            case "none":
+                evidence = None
+            case "random":
+                evidence = self.random.random()
+            case "confidence":
+                evidence = self.confidence
+            case _:
+                near = self.settings.alpha == "neighbour"
+                tree = self._adjacent(position) if near else self.trees[-1]
+                evidence = None if tree is None else tree.acceptance
         if evidence is None:
             return 0
         return 1 if evidence >= self.settings.beta else -1
 
-    def _evidence(self, position: int) -> float | None:
-        """Return what is compared with beta: alpha = accepted length / levels, or a control."""
-        match self.settings.adapt:
-            case "none":
-                return None
-            case "random":
-                return self.random.random()
-            case "confidence":
-                return self.confidence
-        near = self.settings.alpha == "neighbour"
-        tree = self.neighbours.adjacent(position) if near else self.neighbours.previous
-        return None if tree is None else tree.acceptance
-
     def observe(self, outcome: Outcome) -> None:
         acceptance = outcome.accepted / max(outcome.levels, 1)
-        self.neighbours.record(
-            Grown(self.planned.depth, self.planned.width, acceptance), outcome.accepted + 1
-        )
+        tree = Grown(self.planned.depth, self.planned.width, acceptance)
+        self.trees += [tree] * (outcome.accepted + 1)
         self.confidence = outcome.confidence
 
 

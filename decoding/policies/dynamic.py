@@ -1,18 +1,58 @@
 """Dynamic draft trees (EAGLE-2, arXiv 2406.16858, section 4)."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from decoding.device import arange
 from decoding.drafter import Drafter
-from decoding.graft import Chain, best_path, graft, verify_gain
-from decoding.graphs import TreeShape
-from decoding.policies.base import LevelPolicy
-from decoding.proposals import Calibration, Proposal
-from decoding.round import Round
+from decoding.graft import best_path, continued, verify_gain
+from decoding.policies.base import Controller, FixedController
+from decoding.proposals import Proposal
+from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
+
+
+class LevelPolicy:
+    """Grows trees level by level: picks nodes, expands them, takes children."""
+
+    largest: TreeShape
+
+    def controller(self, seed: int) -> Controller:
+        return FixedController(self.largest)
+
+    def grow_levels(self, round: Round, drafter: Drafter, proposal: Proposal) -> GrowingTree:
+        """Return the trees with all levels of the round."""
+        tree = GrowingTree.root(round.inputs.code, drafter.dtype)
+        for level in range(1, round.shape.depth + 1):
+            picked = self.pick(tree, round.shape.width)  # (images, k)
+            draft = drafter.expand(tree, picked, round)
+            if draft.children is None:
+                noise = proposal.noise(round, slice(level - 1, level), picked.shape[1])
+                count = self.children(level, round.shape.width)
+                tokens, log_hits = proposal.children(draft, noise, count, level)
+            else:
+                tokens, log_hits = draft.children
+            log_hits = within_limits(log_hits, round, level)
+            tree = tree.extend(picked, tokens, log_hits, draft.log_q if round.keep_q else None)
+        return tree
+
+    def pick(self, tree: GrowingTree, width: int) -> Tensor:
+        """Return the nodes (images, k) of the newest level to expand, by their index in it."""
+        raise NotImplementedError
+
+    def children(self, level: int, width: int) -> int:
+        """Return how many children each expanded node gets at this level."""
+        return width
+
+
+def within_limits(log_hits: Tensor, round: Round, level: int) -> Tensor:
+    """Return log_hits (images, k, c) of a new level, -inf outside an image's depth and width."""
+    if round.shape.uniform:
+        return log_hits
+    device, (_, k, c) = log_hits.device, log_hits.shape
+    width = round.inputs.width * (round.inputs.depth >= level)  # (images, 1)
+    inside = (arange(k, device) < width)[:, :, None] & (arange(c, device) < width)[:, None]
+    return log_hits.masked_fill(~inside, -torch.inf)
 
 
 class DynamicTree(LevelPolicy):
@@ -30,33 +70,18 @@ class DynamicTree(LevelPolicy):
 
     def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
         grown = self.grow_levels(round, drafter, proposal)
-        if not round.shape.window:
+        if round.shape.window:
+            tree, gain = continued(grown, round, drafter, proposal)
+        else:
             tree = grown.complete()
             gain = verify_gain(tree, best_path(tree)) if self.refreshes else tree.scores
-            return best_nodes(tree, gain, round)
-        chain = _chain(round, drafter, proposal)
-        if not grown.height:
-            tree = chain.as_tree(round.inputs.code)
-            return best_nodes(tree, tree.scores, round)
-        grafted, best = graft(grown.complete(), chain)
-        return best_nodes(grafted, verify_gain(grafted, best), round)
+        return best_nodes(tree, gain, round)
 
     def pick(self, tree: GrowingTree, width: int) -> Tensor:
         if tree.height == 0:
             return tree.newest.parents  # the root's index in its level: 0
         scores = tree.newest.scores
         return scores.topk(min(width, scores.shape[1]), dim=1).indices
-
-
-def _chain(round: Round, drafter: Drafter, proposal: Proposal) -> Chain:
-    """Return what the drafter predicts for the next positions."""
-    draft = drafter.predict_ahead(round)
-    # factors of the calibration were fitted to the levels of trees
-    tokens, log_hits = replace(proposal, calibration=Calibration()).children(
-        draft, proposal.noise_ahead(round), 1, level=1
-    )
-    log_q = draft.log_q if round.keep_q else None
-    return Chain(tokens[..., 0], log_hits[..., 0], round.inputs.window, log_q)
 
 
 def best_nodes(tree: DraftTree, gain: Tensor, round: Round) -> DraftTree:

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from decoding.device import constant
 from decoding.drafter import Drafter
-from decoding.graphs import TreeShape
-from decoding.policies.base import LevelPolicy
+from decoding.policies.dynamic import LevelPolicy
 from decoding.proposals import Proposal
-from decoding.round import Round
+from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
 
 # `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as

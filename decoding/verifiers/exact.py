@@ -36,6 +36,6 @@ class Exact:
         reached = ~(tree.visible & missed[:, None, :]).any(-1)  # all its ancestors are right, too
         # a token has one right child at most, so the deepest right node ends the only right path
         accepted, last = (tree.depths * reached).max(1)
-        on_path = tree.verified_path(last[:, None])
+        on_path = tree.path_to(last[:, None])
         path = on_path.int().argsort(dim=1, descending=True, stable=True)  # then other nodes
         return Verdict(accepted, path, choices.gather(1, path))

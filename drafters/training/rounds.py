@@ -12,12 +12,11 @@ from torch import Tensor
 
 from decoding.device import Stopwatch
 from decoding.engine import Engine
-from decoding.graphs import TreeShape
 from decoding.images import ImageState, Job, Speculation
 from decoding.noise import image_seed
 from decoding.policies.dynamic import DynamicTree
 from decoding.proposals import PROPOSALS
-from decoding.round import Round, RoundResult
+from decoding.round import Round, RoundResult, TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
 from drafters.block import BlockDrafter, BlockHead, Drafted, Window

@@ -14,7 +14,7 @@ from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
-from decoding.graphs import TreeShape
+from decoding.round import TreeShape
 from drafters.block import CANDIDATES
 from drafters.eagle import drafted_slots
 from models.base import ImageGrid, TransformerSpec

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from configs.acceptance import PROPOSALS, VERIFIERS
 from decoding.drafter import Drafter
-from decoding.graphs import TreeShape
-from decoding.noise import ImageNoise, PositionalNoise, stream_key
+from decoding.noise import ImageNoise, stream_key
 from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
+from decoding.positional_noise import PositionalNoise
 from decoding.proposals import Proposal
-from decoding.round import Round
+from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree
 from decoding.verifiers import host, sampled
 from decoding.verifiers.base import Verifier

@@ -12,11 +12,11 @@ from fakes import Unseeing
 from torch import Tensor
 
 from decoding.drafter import Draft
-from decoding.graphs import RoundShape
-from decoding.noise import NodeNoise, NoiseShape, PositionalNoise, gumbel_of, stream_key
+from decoding.noise import NoiseShape, gumbel_of, stream_key
 from decoding.policies.base import TreePolicy
+from decoding.positional_noise import NodeNoise, PositionalNoise
 from decoding.proposals import PROPOSALS
-from decoding.round import Round, RoundInputs
+from decoding.round import Round, RoundInputs, RoundShape
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from configs.schema import AdtSettings
-from decoding.graphs import TreeShape
 from decoding.policies.adaptive import AdaptiveController
 from decoding.policies.base import Outcome
+from decoding.round import TreeShape
 from models.base import ImageGrid
 
 COLUMNS, NODES, TOKENS = 5, 12, 100
@@ -34,7 +34,7 @@ def run(one: AdaptiveController, outcomes: list[Outcome]) -> list[tuple[int, int
     """Depth and width of the first tree and of those after each outcome."""
     shapes, position = [], 1
     for result in [*outcomes, None]:
-        shape = one.shape(position, TOKENS)
+        shape = one.shape(position)
         shapes.append((shape.depth, shape.width))
         if result is not None:
             one.observe(result)
@@ -125,12 +125,8 @@ def test_long_runs_follow_the_formulas(init, alpha) -> None:
         assert found[:-1] == reference(replace(SETTINGS, init=init, alpha=alpha), outcomes)
 
 
-def test_near_the_end_the_tree_is_cut_but_the_plan_is_not_forgotten() -> None:
-    one = controller()
-    assert one.shape(1, remaining=3) == TreeShape(2, 4, NODES)
-    one.observe(outcome(1, 2))
-    assert one.shape(3, remaining=TOKENS) == TreeShape(6, 3, NODES), (
-        "from the planned 4, not from the cut 2"
-    )
-    assert one.shape(3, remaining=1) == TreeShape(0, 3, NODES), "the last token needs no draft"
-    one.observe(outcome(0, 0))
+def test_near_the_end_the_tree_is_cut() -> None:
+    shape = TreeShape(5, 3, NODES, 7)
+    assert shape.within(TOKENS) == shape
+    assert shape.within(3) == TreeShape(2, 3, NODES, 2)
+    assert shape.within(1) == TreeShape(0, 3, NODES, 0), "the last token needs no draft"

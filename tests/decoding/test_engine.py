@@ -15,13 +15,13 @@ from torch import Tensor
 
 from configs.schema import AdtSettings, MethodSettings
 from decoding.engine import Engine
-from decoding.graphs import TreeShape
 from decoding.images import FinishedImage, Job, RoundStats, Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
+from decoding.round import TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
 from models.base import ImageGrid

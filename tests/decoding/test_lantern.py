@@ -14,10 +14,11 @@ from rules import Distributions, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
 
 from configs.schema import LanternSettings
-from decoding.graphs import TreeShape
-from decoding.noise import NodeNoise, gumbel_rows
+from decoding.noise import gumbel_rows
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
+from decoding.positional_noise import NodeNoise
+from decoding.round import TreeShape
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact

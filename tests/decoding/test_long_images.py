@@ -15,7 +15,8 @@ from small_emu3 import write_emu3
 
 from configs.schema import MethodSettings, SamplingSettings
 from decoding import noise
-from decoding.noise import NoiseShape, PositionalNoise, gumbel
+from decoding.noise import NoiseShape, gumbel
+from decoding.positional_noise import PositionalNoise
 from runs.session import Session, open_session
 
 CPU = torch.device("cpu")

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from decoding import noise
-from decoding.noise import NoiseShape, PositionalNoise, gumbel, image_seed, stream_key, uniform
+from decoding.noise import NoiseShape, gumbel, image_seed, stream_key, uniform
+from decoding.positional_noise import PositionalNoise
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1

@@ -23,7 +23,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from configs.schema import AdtSettings, MethodSettings
 from decoding.engine import Engine
-from decoding.graphs import CudaGraphs, Launch, RoundShape
+from decoding.graphs import CudaGraphs
+from decoding.round import Launch, RoundShape
 from decoding.sampling import SamplingDistribution
 from runs.methods import build_engine
 from runs.session import Session

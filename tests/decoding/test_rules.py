@@ -14,8 +14,9 @@ from rules import Distributions, noise_of, one_round
 from test_engine import JOBS, VOCAB
 
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
-from decoding.noise import ImageNoise, NodeNoise, NoiseShape, stream_key, uniform, uniform_at
+from decoding.noise import ImageNoise, NoiseShape, stream_key, uniform, uniform_at
 from decoding.policies.static import StaticTree, rank_paths
+from decoding.positional_noise import NodeNoise
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.rejection import Rejection

@@ -10,7 +10,7 @@ from browser import only_in_all
 from fakes import codes
 from test_engine import METHODS, PLAIN, engine_of
 
-from decoding.cache import CacheShape, KVCache
+from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from decoding.tree import DraftTree
 from models.base import TransformerSpec
@@ -98,7 +98,7 @@ def test_tokens_move_in_all_layers(lengths) -> None:
 def test_bf16_images_of_different_lengths_share_a_cache() -> None:
     """On a CPU their keys are kept in fp32, so what is written must be converted."""
     cache = KVCache(SPEC, CacheShape(2, 1, 20), torch.bfloat16, CPU)
-    view, steps = cache.view(torch.tensor([5, 3]), 5, 2), torch.arange(2)
+    view, steps = CacheView(cache, torch.tensor([5, 3]), 5, 2), torch.arange(2)
     context = view.open(steps.expand(2, -1), (steps <= steps[:, None]).expand(2, -1, -1))
     new = torch.randn(2, SPEC.kv_heads, 2, SPEC.head_dim, dtype=torch.bfloat16)
     keys, _ = context.cache.write(0, new, new)

@@ -24,11 +24,11 @@ from fakes import (
 
 from configs.method_table import TREES
 from decoding.graft import HALVED, REFRESH, Chain, graft, verify_gain
-from decoding.graphs import TreeShape, largest_of
 from decoding.noise import gumbel
 from decoding.policies.dynamic import DynamicTree, best_nodes
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS, TopK
+from decoding.round import TreeShape, largest_of
 from decoding.tree import DraftTree
 
 VOCAB, DECIDED = 9, (3, 8)

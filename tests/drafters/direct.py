@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.device import Stopwatch
-from decoding.graphs import RoundShape, TreeShape
-from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs
+from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundShape, TreeShape
 from decoding.row_ends import end_depths, with_row_ends
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
@@ -153,10 +152,10 @@ class Rounds:
         """Start a round: its trees without nodes."""
         numbers = zip(self.images, self.done, self.lengths, self.pending, strict=True)
         inputs = [ImageInputs(int(i.codes[d - 1]), d, n, p, 0, *TREE) for i, d, n, p in numbers]
-        ends = set().union(*(end_depths(done - 1, TREE, self.grid) for done in self.done))
+        ends = () if self.grid.row_end is None else end_depths(inputs, self.grid)
         sizes = max(self.pending), max(self.lengths)
-        shape = RoundShape(len(inputs), *TREE, *sizes, TREE.nodes, tuple(sorted(ends)))
-        self.round = Round(shape, RoundInputs(torch.tensor(RoundInputs.rows(inputs))), None)
+        shape = RoundShape(len(inputs), *TREE, *sizes, TREE.nodes, ends)
+        self.round = Round(shape, RoundInputs(torch.tensor(inputs)), None)
         return GrowingTree.root(self.round.inputs.code, torch.float64)
 
     @torch.inference_mode()

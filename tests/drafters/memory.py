@@ -9,8 +9,7 @@ import torch
 from fakes import result_of, round_of
 from torch import Tensor
 
-from decoding.graphs import TreeShape
-from decoding.round import Round
+from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter

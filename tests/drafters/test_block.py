@@ -8,9 +8,8 @@ from memory import verdict_of
 from torch import Tensor
 
 from configs.methods import MethodSettings
-from decoding.graphs import TreeShape
 from decoding.images import Job
-from decoding.round import Round
+from decoding.round import Round, TreeShape
 from decoding.sampling import SamplingDistribution
 from drafters.block import (
     CANDIDATES,

@@ -71,7 +71,8 @@ def check_levels(session: Session, rounds: Rounds, levels: Sequence[int]) -> Non
             paths[i] = [(*paths[i][node], token) for node, row in rows for token in row]
         tree = tree.extend(picked, tokens, -torch.ones(tokens.shape, dtype=torch.float64))
         # not in order, and different for the two images
-        picks = [torch.randperm(tree.newest.nodes, generator=generator)[:2] for _ in range(2)]
+        nodes = tree.newest.tokens.shape[1]
+        picks = [torch.randperm(nodes, generator=generator)[:2] for _ in range(2)]
         picked = torch.stack(picks)
 
 

@@ -10,7 +10,7 @@ from fakes import tree_of
 from memory import Rounds, rounds_of, verdict_of
 from torch import Tensor
 
-from decoding.graphs import TreeShape
+from decoding.round import TreeShape
 from decoding.tree import DraftTree, GrowingTree
 from drafters.jacobi import JacobiDrafter
 from drafters.recall import FITTED_TO_TINY, RecallDrafter

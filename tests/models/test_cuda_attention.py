@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from small import randomised
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache
+from decoding.cache import CacheShape, CacheView, KVCache
 from drafters.training.rows import Joined
 from models.base import Context, TransformerSpec
 from models.transformer import Transformer, attend_by_torch
@@ -54,7 +54,7 @@ def read(model: Transformer, n: int, lengths: Tensor) -> tuple[Tensor, Tensor]:
     visible = torch.rand(2, n, n, generator=random) < 0.5
     visible |= torch.eye(n, dtype=torch.bool)
     depths = torch.arange(n).expand(2, -1)
-    context = cache.view(lengths, 300, n).open(depths, visible)
+    context = CacheView(cache, lengths, 300, n).open(depths, visible)
     return model.blocks(x, context), cache.memory
 
 

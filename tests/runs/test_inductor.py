@@ -18,7 +18,8 @@ from torch._dynamo.utils import counters
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from decoding.graphs import CudaGraphs, RoundShape
+from decoding.graphs import CudaGraphs
+from decoding.round import RoundShape
 from decoding.sampling import SamplingDistribution
 from models import compiled
 from models.base import Context
