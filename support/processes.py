@@ -6,7 +6,7 @@ One process alone does not import torch.
 import atexit
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,51 +22,16 @@ PATIENCE = timedelta(days=30)  # shares end hours apart; the launcher notices a 
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What the launcher's environment says about this process.
-
-    rank: its number. count: how many there are. local_rank: its number on this machine.
-    """
-
-    rank: int = 0
-    count: int = 1
-    local_rank: int = 0
-
-
-def read_launch() -> Launch:
-    """Read the environment that a launcher sets; one process if there is no launcher."""
-    count, local_rank = _number("WORLD_SIZE", least=1), _number("LOCAL_RANK")
-    if count == 1 or "RANK" not in os.environ:
-        return Launch(local_rank=local_rank)
-    rank = _number("RANK")
-    if rank >= count:
-        raise mismatch("RANK", str(rank), f"0 to {count - 1}, less than WORLD_SIZE")
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if not os.environ.get(name):
-            launchers = "what torchrun or `accelerate launch` sets"
-            raise missing(name, f"{launchers}, since WORLD_SIZE is {count}")
-    _number("MASTER_PORT")
-    return Launch(rank, count, local_rank)
-
-
-def _number(name: str, least: int = 0) -> int:
-    """Return a variable of the environment, by default the least; a SettingsError if it is less."""
-    text = os.environ.get(name, str(least))
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
-        expected = f"a whole number from {least} in the environment, as torchrun sets it"
-        raise mismatch(name, repr(text), expected)
-    return int(text)
-
-
-@dataclass(frozen=True)
 class Processes:
-    """The processes that share a command's work; `rank` is this one's number.
+    """The processes that share a command's work.
 
+    rank: this one's number. count: how many there are. local_rank: its number on this machine.
     gather: waits for all of them and gives every one's value to each.
     """
 
     rank: int = 0
     count: int = 1
+    local_rank: int = 0
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
     def share(self, items: Sequence[T]) -> list[T]:
@@ -85,6 +50,31 @@ class Processes:
             for tensor in tensors:
                 group.all_reduce(tensor)
                 tensor /= self.count
+
+
+def read_launch() -> Processes:
+    """Read the environment that a launcher sets, without joining the others; alone without one."""
+    count, local_rank = _number("WORLD_SIZE", least=1), _number("LOCAL_RANK")
+    if count == 1 or "RANK" not in os.environ:
+        return Processes(local_rank=local_rank)
+    rank = _number("RANK")
+    if rank >= count:
+        raise mismatch("RANK", str(rank), f"0 to {count - 1}, less than WORLD_SIZE")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            launchers = "what torchrun or `accelerate launch` sets"
+            raise missing(name, f"{launchers}, since WORLD_SIZE is {count}")
+    _number("MASTER_PORT")
+    return Processes(rank, count, local_rank)
+
+
+def _number(name: str, least: int = 0) -> int:
+    """Return a variable of the environment, by default the least; a SettingsError if it is less."""
+    text = os.environ.get(name, str(least))
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
+        expected = f"a whole number from {least} in the environment, as torchrun sets it"
+        raise mismatch(name, repr(text), expected)
+    return int(text)
 
 
 ALONE = Processes()
@@ -123,4 +113,4 @@ def launched(device: "torch.device | None" = None) -> Processes:
         group.all_gather_object(values, value)
         return values
 
-    return Processes(group.get_rank(), launch.count, gather)
+    return replace(launch, gather=gather)

@@ -21,7 +21,7 @@ class Together:
 
         def one(rank: int) -> None:
             try:
-                work(Processes(rank, self.count, lambda value: self._gather(rank, value)))
+                work(Processes(rank, self.count, gather=lambda value: self._gather(rank, value)))
             except BaseException as error:
                 faults[rank] = error
                 self.barrier.abort()

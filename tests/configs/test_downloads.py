@@ -1,13 +1,11 @@
 """Pointers, pages, messages and empty files are named wherever a file is read."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import main
 from configs.downloads import failed_download
 from configs.fields import read_yaml
 from drafters.training.shards import read_shard
@@ -67,25 +65,3 @@ def test_files_that_may_be_empty(tmp_path, read):
 )
 def test_real_files_are_none(content):
     assert failed_download(content) is None
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        "config.json",
-        "model.safetensors",
-        "tokenizer/vqgan.yaml",
-        "tokenizer/vqgan.safetensors",
-        "tokenizer/text_tokenizer.json",
-        "drafter/config.json",
-        "drafter/model.safetensors",
-        "drafter/calibration.json",
-    ],
-)
-def test_a_command_names_the_file(checkpoint, tmp_path, capsys, file):
-    folder = shutil.copytree(checkpoint, tmp_path / "copy")
-    (folder / file).write_bytes(POINTER)
-    words = ["--prompt", "a", "--model_path", str(folder), "--output_dir", str(tmp_path / "out")]
-    assert main.main(["generate_images", "--method", "adt", "--device", "cpu", *words]) == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert file in told and "a Git LFS pointer, not the file (`git lfs pull`" in told

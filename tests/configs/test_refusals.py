@@ -50,8 +50,6 @@ verify                       : verify: there is no such command; use `inspect --
 draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help all` li
 draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
-draw --start_idx=0           : --start_idx: generate_images has no such flag; use --slice
-draw --eagle_version 2       : --eagle_version: generate_images has no such flag; use --method stati
 bench --trace                : --trace: benchmark has no such flag; only generate_images has it
 tune --nodes=4               : --nodes: unknown flag
 samples --slice=0-3          : --slice: unknown flag
