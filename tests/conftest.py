@@ -2,9 +2,14 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:  # not everyone who runs the tests has a browser
+    from playwright.sync_api import Browser
 
 # Without a GPU, kernels of Triton are interpreted. It asks when it is imported, which torch does.
 if not Path("/dev/nvidiactl").exists():
@@ -27,6 +32,18 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> "Iterator[Browser]":
+    """The browser that tests drive; they import playwright only where there is one."""
+    from browser import BROWSER
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")
