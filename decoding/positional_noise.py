@@ -16,7 +16,7 @@ _TOGETHER = 2**22  # numbers that are computed at a time, in fp64
 
 @dataclass(frozen=True)
 class NodeNoise:
-    """The noise at the positions after the nodes of trees (a `Streams`)."""
+    """The noise at the positions after the nodes of trees, for the rules that judge them."""
 
     noise: "PositionalNoise"
     depths: Tensor  # (images, 1 + nodes) of the nodes
@@ -24,11 +24,13 @@ class NodeNoise:
     ahead: Tensor | None = None  # (images, 1 + nodes, vocab) the target's, if it was read already
 
     def target(self) -> Tensor:
+        """Return the target's noise (images, 1 + nodes, vocab), with 1 for vocab if greedy."""
         if self.ahead is not None:
             return self.ahead
         return self.noise(self.depths + self.decided)
 
     def images(self) -> list[ImageNoise]:
+        """Return every image's noise for the host."""
         numbers = zip(self.noise.seeds, self.decided[:, 0].tolist(), strict=True)
         return [ImageNoise(seed, decided, self.noise.shape) for seed, decided in numbers]
 

@@ -50,35 +50,12 @@ class SamplingDistribution:
         if not self.greedy and self.temperature != 1:
             scores = scores / self.temperature
         if self.cuts:
-            scores = _top_p(_top_k(scores, self.top_k), self.top_p)
+            scores = _top_p(top_k(scores, self.top_k), self.top_p)
         return scores.log_softmax(-1)
 
     def guide(self, logits: Tensor) -> Tensor:
         """Return guided logits (images, n, vocab), in fp32 or better."""
         return _guided(logits, self.cfg)
-
-    def cut_distance(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Return how close tokens (n,) are to the cuts of top-k and top-p: (m,), m <= 2 n.
-
-        Distances are in logits / T for top-k, in probability for top-p. Tests use them to tell a
-        rounding difference from a fault.
-
-        scores: (vocab,) guided logits / T of one position, finite.
-        """
-        distances = [scores.new_zeros(0)]
-        ordered, index = scores.sort(descending=True, stable=True)
-        place = index.argsort()[tokens]
-        if 0 < self.top_k < len(scores):
-            last, first_cut = ordered[self.top_k - 1], ordered[self.top_k]
-            distances.append(
-                torch.where(
-                    scores[tokens] >= last, scores[tokens] - first_cut, last - scores[tokens]
-                )
-            )
-        if self.top_p < 1:
-            mass = _top_k(ordered, self.top_k).softmax(-1)
-            distances.append(((mass.cumsum(-1) - mass)[place] - self.top_p).abs())
-        return torch.cat(distances)
 
 
 @fused
@@ -90,7 +67,7 @@ def _guided(logits: Tensor, cfg: float) -> Tensor:
     return unconditional + cfg * (conditional - unconditional)
 
 
-def _top_k(scores: Tensor, k: int) -> Tensor:
+def top_k(scores: Tensor, k: int) -> Tensor:
     """Return scores, -inf below the k-th greatest one; ties with it are kept."""
     if not 0 < k < scores.shape[-1]:
         return scores

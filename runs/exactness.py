@@ -12,7 +12,7 @@ from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import FinishedImage, Job
 from decoding.noise import gumbel
 from decoding.row_ends import with_row_ends
-from decoding.sampling import SamplingDistribution
+from decoding.sampling import SamplingDistribution, top_k
 from models.target import TargetModel
 
 NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
@@ -87,7 +87,27 @@ def gap(
         return float(scores[tokens].diff().abs())
     scores = scores / distribution.temperature
     perturbed = (scores + noise)[tokens].diff().abs()
-    return float(torch.cat([perturbed, distribution.cut_distance(scores, tokens)]).min())
+    return float(torch.cat([perturbed, _cut_distance(distribution, scores, tokens)]).min())
+
+
+def _cut_distance(distribution: SamplingDistribution, scores: Tensor, tokens: Tensor) -> Tensor:
+    """Return how close tokens (n,) are to the cuts of top-k and top-p: (m,), m <= 2 n.
+
+    Distances are in logits / T for top-k, in probability for top-p.
+
+    scores: (vocab,) guided logits / T of one position, finite.
+    """
+    k, p = distribution.top_k, distribution.top_p
+    distances = [scores.new_zeros(0)]
+    ordered, index = scores.sort(descending=True, stable=True)
+    if 0 < k < len(scores):
+        own, last, first_cut = scores[tokens], ordered[k - 1], ordered[k]
+        distances.append(torch.where(own >= last, own - first_cut, last - own))
+    if p < 1:
+        mass = top_k(ordered, k).softmax(-1)
+        before = mass.cumsum(-1) - mass
+        distances.append((before[index.argsort()[tokens]] - p).abs())
+    return torch.cat(distances)
 
 
 def _logits(

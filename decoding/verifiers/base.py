@@ -1,13 +1,12 @@
 """What a verifier is: it judges a draft tree by the target's distributions and decides tokens."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from decoding.noise import ImageNoise
+from decoding.positional_noise import NodeNoise
 from decoding.tree import DraftTree
 
 
@@ -30,19 +29,6 @@ class Verdict:
         return Verdict(packed[:, 0], packed[:, 1 : 1 + nodes], packed[:, 1 + nodes :])
 
 
-class Streams(Protocol):
-    """The noise at the positions after the nodes of a round's trees."""
-
-    def target(self) -> Tensor:
-        """Return the target's noise (images, 1 + nodes, vocab), on its device.
-
-        At temperature 0 it is zeros, with 1 in place of vocab.
-        """
-
-    def images(self) -> Sequence[ImageNoise]:
-        """Return every image's noise for the host."""
-
-
 class Verifier(Protocol):
     """Decides tokens from a tree."""
 
@@ -51,5 +37,5 @@ class Verifier(Protocol):
     on_device: bool  # whether it is a function of tensors, without a wait for the device
     reads_distributions: bool  # whether trees must carry the drafter's distributions
 
-    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
+    def __call__(self, tree: DraftTree, log_p: Tensor, noise: NodeNoise) -> Verdict:
         """Return the verdict on a tree; log_p: (images, 1 + nodes, vocab) of the target."""

@@ -7,9 +7,10 @@ prefix. A draft token is right exactly if it is that choice; no chance is left i
 import torch
 from torch import Tensor
 
+from decoding.positional_noise import NodeNoise
 from decoding.sampling import choose
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict
+from decoding.verifiers.base import Verdict
 
 
 class Exact:
@@ -23,7 +24,7 @@ class Exact:
     on_device = True
     reads_distributions = False
 
-    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
+    def __call__(self, tree: DraftTree, log_p: Tensor, noise: NodeNoise) -> Verdict:
         choices = choose(log_p, noise.target())  # (images, 1 + nodes)
         if tree.nodes == 0:
             root = torch.zeros_like(choices)

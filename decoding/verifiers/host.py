@@ -13,9 +13,10 @@ from torch import Tensor
 
 from decoding.device import on_device, to_host
 from decoding.noise import ImageNoise, gumbel_rows
+from decoding.positional_noise import NodeNoise
 from decoding.sampling import choose
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict
+from decoding.verifiers.base import Verdict
 
 Array = np.ndarray
 # the accepted child of a node, and the distribution (vocab,) of the next token if that is None
@@ -83,7 +84,7 @@ class HostRule:
                 return path, point_mass(choice, tree.log_p.shape[1])
             path.append(right[0])
 
-    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
+    def __call__(self, tree: DraftTree, log_p: Tensor, noise: NodeNoise) -> Verdict:
         """Return the verdict on a batch of trees.
 
         Raises:

@@ -205,12 +205,6 @@ def test_temperature_0_by_hand(delta, k, token, published, coupled) -> None:
     assert greedy(LanternCoupled(settings, NEAR), tree) == coupled
 
 
-def test_at_temperature_0_the_longest_path_counts() -> None:
-    tree = tree_of([0, 0, 1, 2, 3], [0, 0, 0, 1, 2])
-    assert greedy(Lantern(LanternSettings(k=3, delta=0.2), NEAR), tree) == [1, 3, 3]
-    assert greedy(LanternCoupled(LanternSettings(k=3, delta=0.2), NEAR), tree) == [0, 3]
-
-
 @pytest.mark.parametrize(
     ("tokens", "parents", "dynamic", "static"),
     [

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from decoding import noise
-from decoding.noise import NoiseShape, gumbel, image_seed, stream_key, uniform
-from decoding.positional_noise import PositionalNoise
+from decoding.noise import gumbel, image_seed, stream_key, uniform
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -49,13 +48,6 @@ def test_known_answers() -> None:
     numbers = gumbel(KNOWN_SEED, "target", torch.tensor([0, 77]), 3).flatten().tolist()
     assert numbers == pytest.approx(KNOWN, rel=1e-13)
     assert uniform(stream_key(1, "accept"), torch.tensor([5]), 1).item() == KNOWN_UNIFORM
-
-
-def test_any_subset_of_positions_and_any_width_agree() -> None:
-    whole = gumbel(7, "target", torch.arange(50), 20)
-    some = torch.tensor([49, 0, 7, 7])
-    assert torch.equal(gumbel(7, "target", some, 20), whole[some])
-    assert torch.equal(gumbel(7, "target", torch.arange(50), 5), whole[:, :5])
 
 
 def test_numbers_are_standard_gumbel() -> None:
@@ -104,18 +96,3 @@ def test_image_seeds_differ_in_every_argument() -> None:
     assert len(seeds) == 6
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert image_seed(*base) == image_seed(0, "a cat")
-
-
-def table(images: int, greedy: bool = False, dtype: torch.dtype = torch.float64) -> PositionalNoise:
-    return PositionalNoise(NoiseShape(6, 4, greedy, dtype, CPU), images)
-
-
-def test_table_belongs_to_the_image_and_not_to_its_row() -> None:
-    batch, alone = table(3), table(1)
-    for row, seed in enumerate((5, 6, 7)):
-        batch.fill(row, seed)
-    alone.fill(0, 7)
-    positions = torch.tensor([[0, 3, 3], [1, 1, 1], [5, 0, 2]])
-    assert torch.equal(batch(positions)[2:], alone(positions[2:]))
-    batch.fill(1, 7)
-    assert torch.equal(batch.table[1], batch.table[2])

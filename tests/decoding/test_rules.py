@@ -84,10 +84,6 @@ def test_drawn_children_leave_the_exact_rule_exact(made) -> None:
     assert made("rejection", WARM, 3) != plain  # the same distribution, other images
 
 
-def test_relaxed_images_are_others(made) -> None:
-    assert made("lantern_coupled", WARM, 1) != made("plain", WARM, 1)
-
-
 IDS = 8
 STATIC, CHAIN = StaticTree(rank_paths("root:3 0:2 1:1")), StaticTree(rank_paths("root:1 0:1"))
 

@@ -62,26 +62,6 @@ def test_distribution_is_the_documented_one(distribution, step) -> None:
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("limits", "p", "expected"),
-    [
-        ({"top_k": 2}, [0.1, 0.3, 0.3, 0.3], [0, 1 / 3, 1 / 3, 1 / 3]),  # top-k keeps ties
-        # top-p keeps the token that crosses p
-        ({"top_p": 0.6}, [0.5, 0.25, 0.25], [2 / 3, 1 / 3, 0]),
-        ({"top_p": 0.5 - 1e-9}, [0.5, 0.25, 0.25], [1, 0, 0]),  # 0.5 itself may round
-        ({"top_p": 1e-9}, [0.2, 0.3, 0.5], [0, 0, 1]),
-        # temperature before top-p: at T = 0.5 it is .658 .237 .105, where T = 1 would keep two
-        ({"temperature": 0.5, "top_p": 0.6}, [0.5, 0.3, 0.2], [1, 0, 0]),
-        # top-k before top-p: after k = 2 it is .571 .429; of .4 .3 .3 p = .57 would keep two
-        ({"top_k": 2, "top_p": 0.57}, [0.4, 0.3, 0.2, 0.1], [1, 0, 0, 0]),
-    ],
-)
-def test_limits_by_hand(limits, p, expected) -> None:
-    logits = torch.tensor(p, dtype=torch.float64).log().view(1, 1, -1)
-    found = SamplingDistribution(cfg=1.0, **limits)(logits)
-    assert found.exp().flatten().tolist() == pytest.approx(expected)
-
-
 def test_precision_is_fp32_or_better() -> None:
     distribution = SamplingDistribution()
     for given in (torch.bfloat16, torch.float32, torch.float64):
@@ -98,13 +78,6 @@ def test_ties_go_to_the_lowest_id(noise) -> None:
     log_p = torch.full((2, 4, 6), -3.0)
     log_p[..., [2, 5]] = -1.0
     assert (choose(log_p, noise) == 2).all()
-
-
-def test_excluded_tokens_are_never_chosen() -> None:
-    logits, noise = torch.randn(2, 1, 50, 12, generator=torch.Generator().manual_seed(4))
-    log_p = SamplingDistribution(top_k=3, cfg=1.0)(logits)
-    choices = choose(log_p, 30 * noise)
-    assert log_p.gather(2, choices[..., None]).isfinite().all()
 
 
 JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12)]

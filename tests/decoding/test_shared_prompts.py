@@ -12,7 +12,6 @@ from test_engine import METHODS, PLAIN, engine_of
 
 from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
-from decoding.tree import DraftTree
 from models.base import TransformerSpec
 from runs.session import Session
 
@@ -72,13 +71,6 @@ SPEC = TransformerSpec(
     vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64
 )
 CPU = torch.device("cpu")
-
-
-def of(tree: DraftTree, image: int) -> DraftTree:
-    """The tree of one image."""
-    row = slice(image, image + 1)
-    columns = (tree.tokens, tree.parents, tree.depths, tree.scores)
-    return DraftTree(*(column[row] for column in columns), tree.height, width=tree.width)
 
 
 @pytest.mark.parametrize("lengths", [[7, 7], [7, 4]])

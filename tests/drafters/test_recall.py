@@ -145,10 +145,3 @@ def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
     least, slope = TRUST_ALONE
     alone = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).trust.item()
     assert alone == pytest.approx(math.exp(least + slope * max(m, 0) ** 3))
-
-
-def test_the_same_tokens_are_recalled_nearly_alone() -> None:
-    """The target's choice was drafted as another node's child: the prediction after it is its."""
-    rounds = observed(path=(0,), bonus=2)
-    recalled = rounds.drafter.recall(growing([2]), ROOT, rounds.round())
-    assert recalled.share.item() > 0.9 and recalled.draft.trust.item() > 5
