@@ -119,9 +119,9 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
             if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
                 refuse(f"axes: {flag}", values, "a list of values")
         if unknown := content.keys() - settings_fields(Sweep).keys():
-            name, known = min(unknown), one_of(["axes", *settings_fields(Sweep)])
+            name, keys = min(unknown), one_of(["axes", *settings_fields(Sweep)])
             advice = f"That is gone: {GONE_FLAGS[name]}." if name in GONE_FLAGS else ""
-            raise mismatch("--keys", name, known, advice)
+            raise mismatch("--keys", name, keys, advice)
     except SettingsError as error:
         raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
     values = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))

@@ -203,8 +203,8 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     try:
         recipe = {"method": name}
         if _is_recipe(name):
-            found = read_recipe(name, "benchmark")
-            recipe = {flag: value for flag, value in found.items() if flag in METHOD_FLAGS}
+            written = read_recipe(name, "benchmark")
+            recipe = {flag: value for flag, value in written.items() if flag in METHOD_FLAGS}
             if "method" not in recipe:
                 raise missing(name, "a line `method: NAME`")
         for option in options:

@@ -66,12 +66,12 @@ def _sources(
 
     also: more about the model. others: further files, by flag.
     """
-    own = "none is public; `main.py train_drafter` makes one"
+    drafter_source = "none is public; `main.py train_drafter` makes one"
     if drafter is not None:
         home = Path(folder).parent / "trained_drafters" / Path(drafter).name
-        own = f"`hf download {drafter} --local-dir {home}`"
+        drafter_source = f"`hf download {drafter} --local-dir {home}`"
     target = f"`hf download {model} --local-dir {folder}`{also}"
-    return {"model_path": target, "drafter_path": own} | others
+    return {"model_path": target, "drafter_path": drafter_source} | others
 
 
 def _llamagen(stage: str, suffix: str, side: int) -> Target:

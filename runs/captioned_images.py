@@ -60,8 +60,8 @@ def _read(source: Path) -> Iterator[Captioned]:
     if source.suffix == ".jsonl" and source.is_file():
         return _listed(source)
     if not source.is_dir():
-        found = found_at(source)
-        raise mismatch(f"--data_dir {source}", found, "a folder or a .jsonl file", _UNPACK)
+        got = found_at(source)
+        raise mismatch(f"--data_dir {source}", got, "a folder or a .jsonl file", _UNPACK)
     lists = sorted(source.glob("*.jsonl"))
     if source / LIST in lists:
         lists = [source / LIST]

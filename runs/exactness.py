@@ -37,15 +37,19 @@ def compare(
     distribution: SamplingDistribution,
     baseline: list[FinishedImage],
     other: list[FinishedImage],
+    near_tie: float = NEAR_TIE,
 ) -> Comparison:
-    """Compare images of the same jobs; in fp64 no difference counts as a near-tie."""
+    """Compare images of the same jobs; in fp64 no difference counts as a near-tie.
+
+    near_tie: the largest gap that rounding may decide in other types.
+    """
     theirs = {image.job.id: image for image in other}
     gaps = {
         image.job.id: first_gap(target, distribution, image, theirs[image.job.id])
         for image in baseline
     }
     differing = {name: apart for name, apart in gaps.items() if apart is not None}
-    largest = -1.0 if target.dtype == torch.float64 else NEAR_TIE
+    largest = -1.0 if target.dtype == torch.float64 else near_tie
     wrong = tuple(name for name, apart in differing.items() if not apart <= largest)
     identical = len(gaps) - len(differing)
     return Comparison(len(baseline), identical, len(differing) - len(wrong), wrong)

@@ -60,7 +60,9 @@ def attend_on_gpu(*networks: nn.Module) -> None:
 
     It needs a C compiler and Python's headers, and a tile may need more memory than a GPU has.
     """
-    layers = [part for net in networks for part in net.modules() if isinstance(part, Attention)]
+    layers = [
+        module for net in networks for module in net.modules() if isinstance(module, Attention)
+    ]
     try:
         from models.cuda_attention import attend_by_triton, build  # importing Triton takes a second
 

@@ -203,16 +203,16 @@ def _read_text(path: Path, flag: str) -> str:
     except UnicodeDecodeError as error:
         wide = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         encoding = "UTF-16" if wide or b"\0" in error.object else "ITS_ENCODING"
-        found = f"a file that is not in UTF-8: {error}"
-        _refuse(path, flag, found, _UTF8.format(encoding))
+        got = f"a file that is not in UTF-8: {error}"
+        _refuse(path, flag, got, _UTF8.format(encoding))
     if text.strip() and (fault := failed_download(path)):
         _refuse(path, flag, fault, "a file in UTF-8")
     if "\0" in text:
         number = text[: text.index("\0")].count("\n") + 1
-        found = f"a NUL character in line {number}, as in UTF-16"
-        _refuse(path, flag, found, _UTF8.format("UTF-16"))
+        got = f"a NUL character in line {number}, as in UTF-16"
+        _refuse(path, flag, got, _UTF8.format("UTF-16"))
     return text
 
 
-def _refuse(path: Path, flag: str, found: str, allowed: str) -> NoReturn:
-    raise mismatch(f"--{flag} {path}", found, allowed)
+def _refuse(path: Path, flag: str, got: str, allowed: str) -> NoReturn:
+    raise mismatch(f"--{flag} {path}", got, allowed)

@@ -125,11 +125,11 @@ def fit_numbers(
     tiny, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
     share, trust, alone = tiny.share, tiny.trust_mixed, tiny.trust_alone
     for method in methods:
-        parts = jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]
-        time_each = seconds / len(methods) / len(parts)
-        recorders = [Recorder(open_engine(method)) for _ in parts]
-        for recorder, part in zip(recorders, parts, strict=True):
-            recorder.generate(part, time_each)
+        halves = jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]
+        time_each = seconds / len(methods) / len(halves)
+        recorders = [Recorder(open_engine(method)) for _ in halves]
+        for recorder, half in zip(recorders, halves, strict=True):
+            recorder.generate(half, time_each)
         if any(len(recorder.rows) < LEAST_CHOICES for recorder in recorders):
             return None
         groups = [tuple(map(torch.stack, zip(*r.rows, strict=True))) for r in recorders]

@@ -225,5 +225,5 @@ class RunFolder:
     def _parts(self, name: str) -> list[Path]:
         return [path for path in files_of(self.path, name) if path.name != name]
 
-    def _error(self, found: str, allowed: str) -> SettingsError:
-        return mismatch(f"--output_dir {self.path}", found, allowed)
+    def _error(self, got: str, allowed: str) -> SettingsError:
+        return mismatch(f"--output_dir {self.path}", got, allowed)

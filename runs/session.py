@@ -162,8 +162,8 @@ def target_options(
 ) -> TargetOptions:
     """Return how a target is loaded, with the settings that concern only some targets."""
     names = {f.name for f in fields(TargetOptions)} & {f.name for f in fields(settings)}
-    own = {name: getattr(settings, name) for name in names}
-    return TargetOptions(**own | {"dtype": dtype, "device": device})
+    shared = {name: getattr(settings, name) for name in names}
+    return TargetOptions(**shared | {"dtype": dtype, "device": device})
 
 
 def open_target(settings: EngineSettings) -> TargetModel:

@@ -53,9 +53,9 @@ def conditions(settings: EngineSettings) -> dict[str, str]:
 def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
     """Say that methods weigh what they recall by numbers that were fitted to another model."""
     included = ROOT / TARGETS["tiny"].folder
-    own = Path(model_path).is_dir() and Path(model_path).samefile(included)
+    is_tiny = Path(model_path).is_dir() and Path(model_path).samefile(included)
     recalls = (method for method in methods if not method.recall_numbers)
-    if not own and any("recall_numbers" in applicable(vars(method)) for method in recalls):
+    if not is_tiny and any("recall_numbers" in applicable(vars(method)) for method in recalls):
         remark("recall numbers: fitted to tiny; `tune` fits them to yours")
 
 

@@ -17,7 +17,7 @@ def pick_device(name: str) -> torch.device:
             # torchrun starts one process per GPU: each takes the GPU of its number
             device = torch.device("cuda", read_launch().local_rank)
         if device.index >= available:
-            found = "no GPU" if not available else f"{available} GPUs"
-            refuse("device", name, "auto or cpu", f"PyTorch found {found} on this machine.")
+            gpus = "no GPU" if not available else f"{available} GPUs"
+            refuse("device", name, "auto or cpu", f"PyTorch found {gpus} on this machine.")
         torch.cuda.set_device(device)  # streams and events of the timings are the current device's
     return device

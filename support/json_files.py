@@ -108,14 +108,14 @@ class JsonLog:
         replace_file(self.path, encode_lines(kept, finite=False))
 
 
-def refuse_line(path: Path, number: int, found: str) -> NoReturn:
+def refuse_line(path: Path, number: int, got: str) -> NoReturn:
     """Raise the SettingsError of a line that this program did not write."""
-    raise mismatch(f"{path}, line {number}", found, _LINES)
+    raise mismatch(f"{path}, line {number}", got, _LINES)
 
 
-def shortened(found: object, size: int = 60) -> str:
-    """Return what was found as Python writes it, cut to so many characters."""
-    shown = repr(found)
+def shortened(value: object, size: int = 60) -> str:
+    """Return a value as Python writes it, cut to so many characters."""
+    shown = repr(value)
     return shown if len(shown) <= size else f"{shown[:size]}..."
 
 

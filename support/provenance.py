@@ -16,29 +16,26 @@ from configs.targets import ROOT
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
 _FOR_READERS = (".md", ".png", ".jpg")
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 16
-# New hash -> the one before. The config.json of ckpts/tiny/drafter got an entry for other loaders
-# that we do not read, so runs from before that change go on.
-_KEPT = {"bce174ca7e9d01d2": "81f613c0a1832c79"}
 
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and the libraries that decide numbers; None if missing."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    numbers: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            numbers[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            numbers[package] = None
+    return numbers
 
 
 def version_line() -> str:
     """Return one line for bug reports: versions of program, torch and Python, and the revision."""
     # from the checkout: it runs from there, installed or not
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    found, commit = versions(), revision()
-    torch = f"torch {found['torch'] or 'not installed'}"
-    parts = (commit and f"revision {commit}", torch, f"Python {found['python']}")
+    numbers, commit = versions(), revision()
+    torch = f"torch {numbers['torch'] or 'not installed'}"
+    parts = (commit and f"revision {commit}", torch, f"Python {numbers['python']}")
     return ", ".join([f"adt-tree {project['version']}", *filter(None, parts)])
 
 
@@ -70,8 +67,7 @@ def checkpoint_id(path: str | Path) -> str:
                 for block in range(_BLOCKS):
                     file.seek(max(size - _BLOCK_BYTES, 0) * block // (_BLOCKS - 1))
                     digest.update(file.read(_BLOCK_BYTES))
-    checksum = digest.hexdigest()[:16]
-    return _KEPT.get(checksum, checksum)
+    return digest.hexdigest()[:16]
 
 
 def _git(*arguments: str) -> str | None:

@@ -32,7 +32,7 @@ from models.target import TargetModel
 from runs.check.memory import free_memory
 from runs.check.report import Finding, judged, size, skipped
 from runs.check.transformers import ORACLES
-from runs.exactness import NEAR_TIE, first_gap
+from runs.exactness import NEAR_TIE, compare
 from runs.measure import BASELINE, Measurement, measure
 from runs.methods import sampling_distribution
 from runs.session import DTYPES, Session, open_session, target_options
@@ -49,8 +49,8 @@ LEAST_PSNR = 18.0  # dB; public codecs reach 20 and more on photographs, ckpts/t
 LEAST_PSNR_GAIN = 3.0  # dB above pictures of one colour
 LEAST_DRAFT_GAIN = 0.01  # total variation
 HITS = (1, 4, 10)  # the drafter's best codes among which the target's choice is looked for
-# The largest gap between two tokens' perturbed scores that rounding may decide.
-TIES = {"fp64": 0.0, "fp32": NEAR_TIE, "bf16": 1.0}
+# The largest gap between two tokens' perturbed scores that rounding in bf16 may decide.
+BF16_TIE = 1.0
 # Mean difference of logits, in standard deviations of the logits, that rounding may make.
 # transformers computes parts of fp64 in fp32, so even fp64 gets a bound above 0.
 LOGIT_BOUNDS = {"fp64": 1e-5, "fp32": 1e-3, "bf16": 0.1}
@@ -381,18 +381,18 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
     """Check that every method's tokens are plain decoding's, up to what rounding decides."""
     dtype, plain = checkpoint.settings.dtype, checkpoint.plain.images
     compared = checkpoint.first_rows.target, sampling_distribution(checkpoint.settings.sampling)
-    gaps = {
-        name: [first_gap(*compared, *pair) for pair in zip(plain, measured.images, strict=True)]
+    near_tie = BF16_TIE if dtype == "bf16" else NEAR_TIE
+    results = {
+        name: compare(*compared, plain, measured.images, near_tie)
         for name, measured in checkpoint.generated.items()
         if name != "ar"
     }
-    images = [image_gap for method_gaps in gaps.values() for image_gap in method_gaps]
-    differing = [image_gap for image_gap in images if image_gap is not None]
-    ties = sum(image_gap <= TIES[dtype] for image_gap in differing)
-    wrong = [name for name in sorted(gaps) if any((g or 0) > TIES[dtype] for g in gaps[name])]
+    identical = {name: result.identical for name, result in results.items()}
+    ties = sum(result.near_ties for result in results.values())
+    wrong = sorted(name for name, result in results.items() if result.wrong)
     text = (
-        f"{len(gaps)} methods, the first {len(plain[0].codes)} tokens of {len(plain)} images each: "
-        f"{len(images) - len(differing)} of {len(images)} as by plain decoding"
+        f"{len(results)} methods, the first {len(plain[0].codes)} tokens of {len(plain)} images "
+        f"each: {sum(identical.values())} of {len(results) * len(plain)} as by plain decoding"
         f"{f', {ties} until rounding in {dtype} decides' if ties else ''}"
         f"{'; wrong: ' * bool(wrong)}{', '.join(wrong)}"
     )
@@ -401,7 +401,7 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
         "--device cpu --dtype fp64, other versions of torch, and report it"
     )
     tau = {name: measured.tau for name, measured in checkpoint.generated.items()}
-    return judged(not wrong, text, cause, gaps=gaps, near_ties=ties, tau=tau)
+    return judged(not wrong, text, cause, identical=identical, near_ties=ties, tau=tau)
 
 
 def check_transformers(checkpoint: Checkpoint) -> Finding:

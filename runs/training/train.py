@@ -122,8 +122,8 @@ class Training:
         layers = head.spec.target_layers
         rows = Computed(target, tokens, settings.guidance, settings.precision, layers)
         if settings.cache_features is not None:
-            place, checkpoint = Path(settings.cache_features), tokens.about["checkpoint"]
-            rows = cached(rows, place, checkpoint, crew, progress)
+            folder, checkpoint = Path(settings.cache_features), tokens.about["checkpoint"]
+            rows = cached(rows, folder, checkpoint, crew, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens

@@ -93,7 +93,7 @@ def test_the_shipped_model_passes(one_thread, monkeypatch) -> None:
     figures = {name: row.figures for name, row in rows.items()}
     assert figures["codec"]["psnr"] > 25 and figures["codes"]["rate"] > 0.9
     assert figures["drafter"]["total_variation"] < 0.6 < 0.8 < figures["drafter"]["shuffled"]
-    assert figures["tokens"]["gaps"].keys() == {"jacobi", "adt"}
+    assert figures["tokens"]["identical"].keys() == {"jacobi", "adt"}
     assert figures["tokens"]["tau"]["adt"] > 1.4
 
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_without_a_drafter(folder) -> None:
     subject = opened(model_path=str(folder))
     row = check("drafter", subject)
     assert row.state == "skipped" and "--drafter_path" in row.text
-    assert check("tokens", subject).figures["gaps"].keys() == {
+    assert check("tokens", subject).figures["identical"].keys() == {
         name for name, entry in METHODS.items() if entry.speculative and not entry.drafted
     }
 
