@@ -1,7 +1,6 @@
 """The shipped model as a user runs it: images follow prompts, and drafts change no token."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from runs.exactness import compare
 from runs.session import Session, open_session
 from scenes.captions import caption
 from scenes.scene import sample_scene
-from support import provenance
-from support.provenance import checkpoint_id
 
 TINY = ROOT / "ckpts" / "tiny"
 INDICES = range(300, 308 if ALL else 303)  # test scenes
@@ -57,15 +54,6 @@ def test_it_fits_into_64_megabytes() -> None:
 def test_other_loaders_read_the_drafter() -> None:
     config = json.loads((TINY / "drafter" / "config.json").read_text())
     assert config["attention_dropout"] == 0.0
-
-
-def test_runs_from_before_an_entry_that_nothing_here_reads_go_on(tmp_path, monkeypatch) -> None:
-    path = shutil.copytree(TINY / "drafter", tmp_path / "drafter") / "config.json"
-    found = checkpoint_id(path.parent)
-    monkeypatch.setattr(provenance, "_KEPT", {found: "earlier"})
-    assert checkpoint_id(path.parent) == "earlier"
-    path.write_text(path.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
-    assert checkpoint_id(path.parent) not in (found, "earlier")
 
 
 def test_drafting_changes_no_token(
