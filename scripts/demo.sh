@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries some lossless methods for a quarter of a minute, then generates two images by plain decoding
-# and by the fastest of them, with the same seeds, on a contact sheet. Where plain decoding is the
-# fastest, which a line says, the second row is by jacobi.
+# and by the fastest of them, with the same seeds, and shows both in a report. Where plain decoding
+# is the fastest, which a line says, the others are by jacobi.
 # Variables: PY interpreter; OUT folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +18,7 @@ grep -q '^method: ar$' "$OUT/tuned.yaml" && FAST=(--method jacobi)
   --output_dir "$OUT/ar" --overwrite
 "$PY" main.py generate_images --model tiny --prompt $PROMPTS "${FAST[@]}" --seed 0 \
   --output_dir "$OUT/fast" --overwrite
-"$PY" -m scripts.tools.contact_sheet --runs "$OUT/ar,$OUT/fast" --output "$OUT/grid.png"
-echo "Next: open $OUT/grid.png (above plain decoding, below the drafts: the same images); \`source .venv/bin/activate\`, then" \
+# its table would be the second one
+"$PY" main.py evaluate --output_dir "$OUT/ar,$OUT/fast" --metrics none --report_dir "$OUT/report" >/dev/null
+echo "Next: open $OUT/report/report.html (plain decoding next to the drafts: the same images); \`source .venv/bin/activate\`, then" \
   "\`python main.py demo\` serves a page for your browser; a model of your own: docs/models.md"

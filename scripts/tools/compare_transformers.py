@@ -50,10 +50,7 @@ def transformers_decode(
     length = prompt.ids.shape[1]
     slot = torch.arange(length + tokens, device=prompt.ids.device)
     positions = (slot - prompt.starts[:, None]).clamp(min=0)
-    after_padding = slot >= prompt.starts[:, None, None]
-    visible = (slot[:, None] >= slot) & after_padding | (slot[:, None] == slot)
-    mask = torch.zeros(visible.shape, dtype=target.dtype, device=slot.device)
-    mask = mask.masked_fill_(~visible, torch.finfo(target.dtype).min)[:, None]
+    visible = (slot >= prompt.starts[:, None]).long()  # all but the padding on the left
     noise = torch.zeros(tokens, 1)  # T = 0 takes the likeliest code
     if not distribution.greedy:
         precise = torch.float64 if target.dtype == torch.float64 else torch.float32
@@ -67,7 +64,7 @@ def transformers_decode(
         features = model(
             input_ids=ids[:, start:stop],
             position_ids=positions[:, start:stop],
-            attention_mask=mask[:, :, start:stop, :stop],
+            attention_mask=visible[:, :stop],
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state

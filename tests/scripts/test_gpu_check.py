@@ -88,12 +88,6 @@ def test_the_same_command_repeats_nothing(folder: Path, checkpoint: Path) -> Non
     assert done.stderr.count(": skipped") == 0 and done.stderr.count("done (") == 0
 
 
-def test_it_says_how_it_is_called(checkpoint: Path, tmp_path: Path) -> None:
-    unknown, help_ = check(tmp_path, checkpoint, "--parts"), check(tmp_path, checkpoint, "--help")
-    assert (unknown.returncode, help_.returncode) == (2, 0) and unknown.stderr == help_.stdout
-    assert "bash scripts/gpu/check.sh [--device" in help_.stdout
-
-
 def test_wrong_images_end_the_check_with_an_error(
     checkpoint, tmp_path, monkeypatch, capsys
 ) -> None:

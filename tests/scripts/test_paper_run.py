@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 from browser import thinned
 from families import SMALL
-from paper_commands import commands, start, with_table
 from small import FLAGS
 from small_glm_image import write_glm_image
 from small_llamagen import LlamaGenSizes, write_llamagen
@@ -39,6 +40,33 @@ SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 3
 TARGET_SIZES = {model: flags["target_size"] for model, flags in FLAGS.items()}
 TARGET_SIZES["lumina_mgpt"] = "64"
 NEEDS = "scripts.paper.needs"
+
+
+def commands(words: str, folder: Path, given: dict[str, str]) -> list[list[str]]:
+    """Return the words of every command that a script runs, written down by a stand-in for Python.
+
+    words: the script and its arguments; given: its variables.
+    """
+    recorder, log = folder / "recorder", folder / "commands"
+    log.unlink(missing_ok=True)
+    recorder.write_text(f'#!/usr/bin/env bash\nprintf "%q " "$@" >> {log}\necho >> {log}\n')
+    recorder.chmod(0o755)
+    done = start(words, {"PY": str(recorder), "OUT": str(folder / "out"), "IMAGES": "2"} | given)
+    assert done.returncode == 0, done.stderr
+    return [shlex.split(text)[1:] for text in log.read_text().splitlines()]
+
+
+def start(words: str, given: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `run.sh` or another script of scripts/paper to its end."""
+    script, *arguments = shlex.split(words)
+    return subprocess.run(
+        ["bash", ROOT / "scripts" / "paper" / script, *arguments],
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,13 +182,6 @@ def test_files_are_looked_at_before_prompts_are_fetched(tmp_path) -> None:
     assert (tmp_path / "called").read_text() == f"{NEEDS}\n" * 2
 
 
-def test_without_arguments_it_says_how_it_is_called() -> None:
-    help_, bare = start("run.sh --help", {}), start("run.sh", {})
-    assert (help_.returncode, bare.returncode) == (0, 2)
-    assert help_.stdout == bare.stderr and "bash scripts/paper/run.sh " in help_.stdout
-    assert "Variables (default):" in help_.stdout and "set -euo" not in help_.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "ending"),
     [
@@ -173,21 +194,6 @@ def test_unknown_names_are_refused_with_a_line(words, ending) -> None:
     done = start(words, {})
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch(f"error: .* {ending}\n", done.stderr), done.stderr
-
-
-def test_relaxed_rows(checkpoint, tmp_path, monkeypatch) -> None:
-    checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
-    flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
-    methods = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}
-    given = {"METHODS": " ".join(methods), "TEMPERATURES": "1", "FLAGS": flags}
-    found = commands(TINY, tmp_path, given)
-    rows = [words for words in found if words[0] == "generate_images"]
-    monkeypatch.chdir(ROOT)
-    for words, (name, method) in zip(rows, methods.items(), strict=True):
-        # the small checkpoint has 24 codes
-        assert main.main([*words, "--lantern_k", "10"]) == 0, words
-        settings = json.loads((tmp_path / "out" / "T1" / name / "run.json").read_text())["settings"]
-        assert (settings["method"], settings["verifier"]) == (method, "lantern")
 
 
 def test_metrics_of_tokens_are_refused_first(tmp_path) -> None:

@@ -69,9 +69,9 @@ def test_it_draws_and_says_what_to_do_next(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert (tmp_path / "grid.png").is_file() and (tmp_path / "tuned.yaml").is_file()
+    assert (tmp_path / "report" / "report.html").is_file() and (tmp_path / "tuned.yaml").is_file()
     lines = done.stdout.splitlines()
-    assert lines[-1].startswith(f"Next: open {tmp_path}/grid.png")
+    assert lines[-1].startswith(f"Next: open {tmp_path}/report/report.html")
     assert sum(line.startswith("| ") for line in lines) >= 2 + 1, "a table that begins with ar"
     assert any("lain decoding" in line and not line.startswith("|") for line in lines)
     assert without_progress(done.stderr).strip() == ""
@@ -116,11 +116,22 @@ def test_its_methods_are_lossless_ones_and_thin_takes_two_prompts(tmp_path) -> N
     assert all(method.same_tokens(1.0) for method in methods)
 
 
-def test_it_says_how_it_is_called(tmp_path) -> None:
-    unknown, asked = check(tmp_path, "--thick"), check(tmp_path, "--thin", "--help")
-    assert (unknown.returncode, asked.returncode) == (2, 0) and unknown.stderr == asked.stdout
-    assert "bash scripts/exactness.sh [--thin]" in asked.stdout
-    assert not (tmp_path / "commands").exists()
+@pytest.mark.parametrize("name", ["exactness.sh", "gpu/check.sh", "paper/run.sh"])
+def test_a_script_says_how_it_is_called(name: str, tmp_path: Path) -> None:
+    unknown, asked = (
+        subprocess.run(
+            ["bash", ROOT / "scripts" / name, word],
+            env=os.environ | {"PY": "never", "OUT": str(tmp_path / "out")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for word in ("--thick", "--help")
+    )
+    assert (unknown.returncode, asked.returncode) == (2, 0)
+    assert unknown.stderr == asked.stdout and unknown.stdout == asked.stderr == ""
+    assert f"bash scripts/{name} " in asked.stdout and "set -euo" not in asked.stdout
+    assert not (tmp_path / "out").exists()
 
 
 CALLS: list[dict] = []
