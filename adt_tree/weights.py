@@ -75,28 +75,22 @@ class Weights:
         grid = self.target.grid
         with self.lock:
             pixels = self.target.to_image(completed(codes, grid)[None])[0]  # (height, width, 3)
-        known = (torch.arange(grid.first, grid.tokens) < len(codes)).view(grid.rows, grid.columns)
+        decided = (torch.arange(grid.first, grid.tokens) < len(codes)).view(grid.rows, grid.columns)
         for axis, size in enumerate(pixels.shape[:2]):
-            known = known.repeat_interleave(size // known.shape[axis], axis)
-        shown = torch.where(known[..., None], pixels, torch.full_like(pixels, _UNDECIDED))
+            decided = decided.repeat_interleave(size // decided.shape[axis], axis)
+        shown = torch.where(decided[..., None], pixels, torch.full_like(pixels, _UNDECIDED))
         return Image.fromarray(shown.numpy())
 
 
 def completed(codes: Tensor, grid: ImageGrid) -> Tensor:
     """Return a whole image's codes (tokens,) from its first ones (decided,).
 
-    The decided rows are mirrored downward, over and over: decoders normalise over the whole image,
-    so colours at the top would change with each row if the rest were blank.
+    Its whole rows come over and over: decoders normalise over the whole image, so colours at the
+    top would change with each row if the rest were blank.
     """
-    small, codes = codes[: grid.first], codes[grid.first :]
-    if not len(codes):  # only tokens of the small grid
+    small, image = codes[: grid.first], codes[grid.first :]
+    if not len(image):  # only tokens of the small grid
         return F.pad(small, (0, grid.tokens - len(small)))
-    rows = codes.split(grid.columns)
-    last = rows[-1]
-    if len(rows) > 1:
-        last = torch.cat([last, rows[-2][len(last) :]])
-    else:
-        last = torch.cat([last, last[-1:].expand(grid.columns - len(last))])
-    image = torch.stack([*rows[:-1], last])  # (rows, columns)
-    period = torch.cat([image, image.flip(0)])
-    return torch.cat([small, period[torch.arange(grid.rows) % len(period)].flatten()])
+    where, rows = torch.arange(grid.tokens - grid.first), len(image) // grid.columns
+    again = where % (rows * grid.columns) if rows else len(image) - 1
+    return torch.cat([small, image[torch.where(where < len(image), where, again)]])

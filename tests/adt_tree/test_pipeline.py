@@ -225,29 +225,19 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
         ({"nods": 3}, r"from_pretrained got an unexpected argument 'nods'. Did you mean nodes\?"),
         ({"prompt": "a"}, "from_pretrained got an unexpected argument 'prompt'"),
         ({"nodes": 0}, "nodes: expected a whole number from 1 to 1024, got 0"),
-        ({"nodes": "many"}, "nodes: .*got 'many'"),
         ({"method": "ar", "nodes": 3}, "nodes: 3 works only with method"),
-        ({"method": "warp"}, "method: expected ar, static.*got 'warp'"),
-        ({"guidance_scale": -1}, "guidance_scale: .*got -1.0"),
         ({"guidance_scale": 0}, "guidance_scale: expected 1 for no guidance.*got 0.0"),
         (
             {"guidance_scale": 2.0, "cfg": 2.0},
             "cfg: expected one name of a setting, got it together with guidance_scale",
-        ),
-        (
-            {"torch_dtype": "fp64", "dtype": "fp64"},
-            "dtype: expected one name .*got it together with torch_dtype",
         ),
         ({"seed": 1}, "unexpected argument 'seed'. Give it to a call"),
         ({"torch_dtype": torch.float16}, "torch_dtype: expected fp32.*got 'float16'"),
         ({"device": "tpu"}, "device: .*got 'tpu'"),
         ({"drafter_path": "nowhere"}, "drafter_path nowhere: .*got a path that does not exist"),
         ({"model": "llamagen"}, "text_encoder_path "),
-        ({"model": "llama"}, "model: expected tiny, anole.*got 'llama'"),
         ({"method": "mine"}, "got 'mine'. If it is one of your own, import its module first"),
-        ({"verifier": "mine"}, "got 'mine'. If it is one of your own, import its module first"),
         ({"revision": "main"}, "'revision'. Use `hf download owner/name --revision NAME"),
-        ({"local_files_only": True}, "'local_files_only'. Use HF_HUB_OFFLINE=1"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
@@ -259,28 +249,21 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
     ("arguments", "message"),
     [
         ({"prompt": ""}, "prompt: .*got ''"),
-        ({"prompt": []}, r"prompt: .*got \[\]"),
         ({"prompt": ["a", 3]}, "prompt: .*got 3"),
         ({"prompt": "\ud800"}, "This is not UTF-8"),
         ({"prompt": ["a cat", "word " * 300]}, "number 2 of 2: .*got the prompt has 150"),
         ({"num_images": 0}, "num_images: .*got 0"),
-        ({"num_images": True}, "num_images: .*got True"),
         ({"seed": -1}, "seed: .*got -1"),
-        ({"temperature": -3}, "temperature: .*got -3.0"),
         (
             {"temprature": 3},
             r"a call got an unexpected argument 'temprature'. Did you mean temperature\?",
         ),
         ({"generator": 3}, "unexpected argument 'generator'. Use seed=7"),
-        ({"num_images_per_prompt": 2}, "Use num_images=4."),
-        ({"height": 512}, "Use target_size="),
         ({"method": "ar"}, "unexpected argument 'method'. Give it to from_pretrained."),
         ({"output_type": "np"}, r"output_type: expected pil or tokens, got 'np'.*np.asarray\(out"),
-        ({"latents": 3}, "unexpected argument 'latents'. Use seed=7"),
         ({"cfg": 2.0}, "unexpected argument 'cfg'. Use guidance_scale."),
         ({"seed": [1, 2]}, "seed: expected one seed, or a list of 1, one per image, got .1, 2."),
         ({"seed": [-1]}, "seed: .*got -1"),
-        ({"seed": None}, "seed: expected a whole number.*got None"),
         ({"guidance_scale": 0}, "guidance_scale: expected 1 for no guidance.*got 0.0"),
         ({"progress_bar": "no"}, "progress_bar: expected True or False.*got 'no'"),
         ({"callback_on_step_end": 3}, "callback_on_step_end: expected a function.*got 3"),
@@ -288,7 +271,6 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
             ({"prompt": prompt}, "expected a text, or a list of texts, got")
             for prompt in (None, 5, {"prompt": "a cat"}, {"a cat"}, b"a cat", [["a cat"]], ["\0"])
         ),
-        ({"batch_size": 0}, "batch_size: .*got 0"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(pipe, arguments, message):

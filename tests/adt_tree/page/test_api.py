@@ -146,9 +146,10 @@ def test_the_model_is_listed(served):
     (model,) = served.client.models.list()
     assert (model.id, model.object) == ("tiny", "model")
     assert served.client.models.retrieve("tiny") == model
-    with pytest.raises(APIStatusError, match="'dall-e-3' does not exist") as caught:
-        served.client.models.retrieve("dall-e-3")
-    assert (caught.value.status_code, caught.value.code) == (404, "model_not_found")
+    for ask in (served.client.models.retrieve, lambda name: served.images(model=name)):
+        with pytest.raises(APIStatusError, match="'dall-e-3' does not exist.*'tiny'") as caught:
+            ask("dall-e-3")
+        assert (caught.value.status_code, caught.value.code) == (404, "model_not_found")
 
 
 def test_a_seed_gives_the_images_of_the_pipeline(served):
@@ -178,19 +179,14 @@ def test_without_a_seed_the_images_differ_and_the_seed_is_told(served):
         ({"size": "1024x1024"}, "size", r"size: expected (\d+)x\1 or auto, got '1024x1024'"),
         ({"n": 11}, "n", "n: expected a whole number from 1 to 10, got 11"),
         ({"method": "magic"}, "method", "method: expected ar, .*, got 'magic'"),
-        ({"cfg": -1}, "cfg", "cfg: expected 1 for no guidance, .*, got -1.0"),
         ({"temperature": "hot"}, "temperature", "temperature: expected a number, got 'hot'"),
-        ({"top_p": 2}, "top_p", "top_p: expected a number above 0, at most 1, got 2"),
-        ({"seed": -1}, "seed", "seed: expected a whole number from 0"),
         ({"prompt": [CAT]}, "prompt", "expected one text, got .'a cat'.. Send one request per"),
         ({"guidance_scale": 2}, "guidance_scale", "'guidance_scale'. Use cfg."),
         ({"nodes": 3}, "nodes", "'nodes'. It is set when the server starts, by --nodes."),
         ({"torch_dtype": "bf16"}, "torch_dtype", "when the server starts, by --dtype."),
         ({"prompt": "word " * 300}, "prompt", "prompt: expected a shorter prompt"),
         ({"prompt": " "}, "prompt", "prompt: expected text that is not blank, got ' '"),
-        ({"prompt": None}, "prompt", "prompt: expected text that is not blank, got nothing"),
         ({"response_format": "url"}, "response_format", "expected b64_json, since this server"),
-        ({"quality": "hd"}, "quality", "quality: expected auto or standard, got 'hd'"),
         ({"stream": True}, "stream", "stream: expected false, since .*, got True"),
         ({"tempreature": 1}, "tempreature", "Unknown parameter: .* Did you mean temperature?"),
     ],
@@ -202,13 +198,6 @@ def test_a_value_that_cannot_be_used_is_refused(served, values, param, message):
     assert (error.status_code, error.type, error.param) == (400, "invalid_request_error", param)
 
 
-def test_an_unknown_model_is_refused(served):
-    with pytest.raises(APIStatusError, match="'gpt-image-2' does not exist.*'tiny'") as caught:
-        served.images(model="gpt-image-2")
-    error = caught.value
-    assert (error.status_code, error.param, error.code) == (404, "model", "model_not_found")
-
-
 JSON = "application/json; charset=utf-8"
 
 
@@ -217,7 +206,6 @@ JSON = "application/json; charset=utf-8"
     [
         ("images/generations", b"prompt=cat", "text/plain", 415, "expected application/json"),
         ("images/generations", b"{", JSON, 400, "The body is not JSON"),
-        ("images/generations", b"[" * 10**5, JSON, 400, "The body is not JSON"),
         ("images/generations", b"[1]", JSON, 400, "not an object"),
         ("images/generations", b'{"prompt": "\\ud800"}', JSON, 400, "not UTF-8"),
         ("images/generations", b" " * (MOST_BYTES + 1), JSON, 413, "longer than"),

@@ -194,10 +194,10 @@ def test_a_link_sets_the_controls_and_what_does_not_fit_stays(painter):
     assert opened("seed=nan&slow=0")[-1] is False
 
 
-def test_an_image_is_completed_by_its_mirror():
+def test_an_image_is_completed_by_its_rows():
     grid = ImageGrid(4, 3)
-    assert completed(torch.arange(5), grid).tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 2, 0, 1, 2]
-    assert completed(torch.arange(2), grid).tolist() == [0, 1, 1] * 4
+    assert completed(torch.arange(5), grid).tolist() == [0, 1, 2, 3, 4, 2, 0, 1, 2, 0, 1, 2]
+    assert completed(torch.arange(2), grid).tolist() == [0] + [1] * 11
     assert completed(torch.arange(12), grid).tolist() == list(range(12))
 
 
