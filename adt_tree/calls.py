@@ -56,8 +56,8 @@ def call_jobs(items: Sequence[PromptItem], seed: Any) -> list[Job]:
         return image_jobs(items, call_settings(seed=seed).seed)
     if len(seed) != len(items):
         refuse("seed", seed, f"one seed, or a list of {len(items)}, one per image")
-    own = [call_settings(seed=one).seed for one in seed]
-    return [Job(item.id, item.prompt, one) for item, one in zip(items, own, strict=True)]
+    seeds = [call_settings(seed=one).seed for one in seed]
+    return [Job(item.id, item.prompt, one) for item, one in zip(items, seeds, strict=True)]
 
 
 def with_options(

@@ -92,10 +92,10 @@ class Pipeline:
             SettingsError: a setting is unknown or cannot be used, or a file is missing, damaged or
                 does not fit; names it and says what is allowed.
         """
-        own = {"method": method, "torch_dtype": torch_dtype, "device": device} | settings
+        named = {"method": method, "torch_dtype": torch_dtype, "device": device} | settings
         with python_names():
-            check_names(own, [*SETTINGS, *ALIASES, "progress_bar"], "from_pretrained")
-            given = as_flags(own)
+            check_names(named, [*SETTINGS, *ALIASES, "progress_bar"], "from_pretrained")
+            given = as_flags(named)
             recipe = source_values(source, given)
             if given.get("method") == TUNED:
                 recipe, given = with_tuned(recipe, given)
@@ -113,14 +113,14 @@ class Pipeline:
         """
         with python_names():
             check_names(settings, _LIGHT, "from_pipe")
-            known = pipe._recipe | pipe._given
-            other = cls(known, as_flags(settings), pipe.weights)
+            recipe = pipe._recipe | pipe._given
+            other = cls(recipe, as_flags(settings), pipe.weights)
         other.set_progress_bar_config(**pipe._bar)
         return other
 
     def __repr__(self) -> str:
-        own = self.settings
-        return f"Pipeline({own.model_path!r}, method={self.method!r}, {own.dtype}, {self.device})"
+        model, dtype = self.settings.model_path, self.settings.dtype
+        return f"Pipeline({model!r}, method={self.method!r}, {dtype}, {self.device})"
 
     @property
     def method(self) -> str:
@@ -282,10 +282,10 @@ class Pipeline:
         """
         if isinstance(entries, str) or not entries or not all(isinstance(e, str) for e in entries):
             refuse("methods", entries, 'a list of names, such as ["ar", "adt"]')
-        own = settings.method
-        listed = [own if e == own.method else listed_method(e, {}, "methods") for e in entries]
+        usual = settings.method
+        listed = [usual if e == usual.method else listed_method(e, {}, "methods") for e in entries]
         drafted = next((method for method in listed if method.drafted), None)
-        if drafted is not None and not own.drafted:
+        if drafted is not None and not usual.drafted:
             other = engine_settings(self._recipe | self._given, {"method": drafted.method})
             sampling, batch = settings.sampling, settings.batch_size
             settings = replace(other, sampling=sampling, batch_size=batch)

@@ -78,22 +78,22 @@ def as_python(text: str) -> str:
 
 def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
     """Refuse names of settings that `where` lacks; the error says how to say the same."""
-    known = sorted(allowed)
+    names = sorted(allowed)
     for name in given:
-        if name in known:
+        if name in names:
             continue
         if name in GONE_FLAGS:
             raise SettingsError(f"{name}: there is no such setting; {GONE_FLAGS[name]}")
         if name in _ELSEWHERE:
             advice = f"Use {_ELSEWHERE[name]}."
-        elif (alias := _FROM_FLAGS.get(name)) in known:
+        elif (alias := _FROM_FLAGS.get(name)) in names:
             advice = f"Use {alias}."
         elif name in CALL_ARGUMENTS:
             advice = f"Give it to a call: pipe(prompt, {name}=...)."
         elif name in SETTINGS or name in ALIASES:
             advice = "Give it to from_pretrained."
         else:
-            advice = near_names(name, known) or f"It takes {one_of(known)}."
+            advice = near_names(name, names) or f"It takes {one_of(names)}."
         raise SettingsError(f"{where} got an unexpected argument {name!r}. {advice}")
 
 
@@ -145,13 +145,13 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
 
 def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     """Return the values for method="tuned": the recipe that `tune` wrote beside the model."""
-    own = {name: value for name, value in given.items() if name != "method"}
-    plain = build(EngineSettings, recipe | own, method=MethodSettings("ar"))
+    others = {name: value for name, value in given.items() if name != "method"}
+    plain = build(EngineSettings, recipe | others, method=MethodSettings("ar"))
     path = tuned_place(plain.model_path)
     if not path.is_file():
         writer = f"`python main.py tune --model {plain.model}`"
         refuse("method", TUNED, f"only after {writer}, which writes {path}")
-    return recipe | read_recipe(str(path), "generate_images"), own
+    return recipe | read_recipe(str(path), "generate_images"), others
 
 
 def _model_in(path: str) -> str:

@@ -107,14 +107,14 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
 
     Flags and values are checked later, with the methods.
     """
-    content, lines = read_yaml(path, "sweep"), "flag: [value, ...] lines"
+    content, expected = read_yaml(path, "sweep"), "flag: [value, ...] lines"
     axes = content.pop("axes", None)
     try:
         sweep = build(Sweep, content, path=path)
         if axes is None:
-            raise missing("--axes", lines)
+            raise missing("--axes", expected)
         if not isinstance(axes, dict) or not axes:
-            refuse("axes", axes, lines)
+            refuse("axes", axes, expected)
         for flag, values in axes.items():
             if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
                 refuse(f"axes: {flag}", values, "a list of values")

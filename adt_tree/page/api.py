@@ -214,8 +214,8 @@ async def _body(request: Request) -> dict[str, Any]:
         text = f"Content-Type: expected application/json, got {kind or 'nothing'}"
         raise Problem(415, text, code="unsupported_content_type")
     content = bytearray()
-    async for part in request.stream():
-        content += part
+    async for chunk in request.stream():  # not request.body(), which reads without a limit
+        content += chunk
         if len(content) > MOST_BYTES:
             text = f"The request is longer than {MOST_BYTES} bytes."
             raise Problem(413, text, code="request_too_large")

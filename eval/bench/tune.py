@@ -300,7 +300,7 @@ def cells(row: Row) -> dict[str, str]:
     """Return a row of the table; the last columns say where a round's time goes."""
     spent = row["ms_per_round"]
     draft, verify = spent.get("draft", 0.0), spent.get("verify", 0.0)
-    parts = {"draft": draft, "verify": verify, "rest": spent["round"] - draft - verify}
+    times = {"draft": draft, "verify": verify, "rest": spent["round"] - draft - verify}
     return {
         "method": method_words(row),
         "nodes": f"{row['mean_nodes']:.1f}",
@@ -308,7 +308,7 @@ def cells(row: Row) -> dict[str, str]:
         "seconds per image": number(row["seconds_per_image"]),
         "speed-up (95 %)": speedup_words(row),
         "same images": f"{row['identical']}/{row['images']}",
-        **{f"{name}, ms": number(part) if part else NONE for name, part in parts.items()},
+        **{f"{name}, ms": number(ms) if ms else NONE for name, ms in times.items()},
     }
 
 
@@ -334,8 +334,9 @@ def _key(settings: TuneSettings) -> str:
     """Return a hash of all that a measurement depends on, besides its method."""
     run = settings.run.with_method(BASELINE)
     drafter = conditions(settings.run).get("drafter")
-    known = [identity(run), conditions(run), drafter, [asdict(j) for j in jobs_of_turn(run, 0)]]
-    return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    jobs = list(map(asdict, jobs_of_turn(run, 0)))
+    text = json.dumps([identity(run), conditions(run), drafter, jobs], sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def _line(one: Measurement) -> Row:

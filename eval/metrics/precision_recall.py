@@ -63,6 +63,6 @@ class PrecisionRecall(Metric):
         warning = f"{few} images span a coarse manifold; compare with the same counts only"
         notes = {"reference": str(reference), "warning": warning if few < _FEW else None}
         return [
-            self.score(len(images), part, **notes, **figures)
-            for part, figures in ((".precision", precision), (".recall", recall))
+            self.score(len(images), name, **notes, **figures)
+            for name, figures in ((".precision", precision), (".recall", recall))
         ]

@@ -178,8 +178,8 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
         return {"common": len(baseline.keys), "warnings": (warning,)}
     pairs = [(other.by_image[key], run.by_image[key]) for key in baseline.keys]
     theirs, ours = zip(*pairs, strict=True)
-    speedup = paired_ratio(*([line["seconds"] for line in lines] for lines in (theirs, ours)))
-    forwards = [sum(line["target_forwards"] for line in lines) for lines in (theirs, ours)]
+    speedup = paired_ratio(*([image["seconds"] for image in images] for images in (theirs, ours)))
+    forwards = [sum(image["target_forwards"] for image in images) for images in (theirs, ours)]
     identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
     plain = other.settings["method"] == "ar" and other is not run
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None

@@ -53,7 +53,7 @@ class Machine:
         return Contest(Trials(path, "key"), prompts, self.measure, seconds, lambda: self.now)
 
 
-def times(**others: float) -> dict[MethodSettings, float]:
+def times() -> dict[MethodSettings, float]:
     """Plain decoding takes a second, the methods 0.4 to 1.1, the sixth the least."""
     seconds = {method: 0.4 + 0.1 * number for number, method in enumerate(METHODS)}
     return seconds | {BASELINE: 1.0, METHODS[5]: 0.3}
@@ -149,7 +149,7 @@ def tune(checkpoint, tmp_path):
     return run
 
 
-def test_the_table_and_the_file_say_what_was_measured(tune, tmp_path, capsys, monkeypatch) -> None:
+def test_the_table_and_the_file_say_what_was_measured(tune, checkpoint, tmp_path, capsys) -> None:
     assert tune() == 0
     lines = capsys.readouterr().out.splitlines()
     head, *body = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
@@ -160,6 +160,8 @@ def test_the_table_and_the_file_say_what_was_measured(tune, tmp_path, capsys, mo
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
     assert not list(tmp_path.glob("*.trials.jsonl"))
+    settings = settings_of(tmp_path / "tuned.yaml", checkpoint)  # a recipe
+    assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
 
 
 def settings_of(path, checkpoint, **flags: str):
@@ -176,14 +178,6 @@ def test_too_few_images_are_said_to_be(images, few) -> None:
     for best in rows[:2]:
         assert module.shortage(rows, best, 10.0) == (words if few else "")
     assert "compared on 0 images" in module.shortage([plain], plain, 0.1)
-
-
-def test_the_file_is_a_recipe(tune, tmp_path, checkpoint) -> None:
-    path = tmp_path / "tuned.yaml"
-    assert tune() == 0
-    content = yaml.safe_load(path.read_text())
-    settings = settings_of(path, checkpoint)
-    assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
 
 
 def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(

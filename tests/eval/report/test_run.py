@@ -76,7 +76,6 @@ def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
     [
         (lambda _: b"", "an empty file"),
         (lambda png: png[:-30], "an image that cannot be read"),
-        (lambda png: png[:50] + b"?" + png[51:], "an image that cannot be read"),
     ],
 )
 def test_damaged_images_are_left_out_before_the_networks(folder, spoil, fault):
@@ -90,15 +89,7 @@ def test_damaged_images_are_left_out_before_the_networks(folder, spoil, fault):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("[]", "got \\[\\]"),
-        ('{"settings": {"a": NaN}}', "got no JSON: NaN"),
-        ("[" * 100_000, "got no JSON: brackets nested too deep"),
         ('{"settings": 5}', "got no settings"),
-        ('{"settings": {}, "identity": 5}', "got no identity"),
-        (
-            '{"settings": {}, "identity": {}, "earlier": 7}',
-            "earlier: expected a list of commands, got 7",
-        ),
         ('{"settings": {}, "identity": {}}', "got --model None"),
     ],
 )
@@ -108,9 +99,8 @@ def test_damaged_manifests_are_refused(folder, text, found):
         read_run(str(folder), "run")
 
 
-@pytest.mark.parametrize("text", ["", "nothing\n{}\n\n", "[" * 100_000])
-def test_folders_without_a_usable_record_or_a_manifest_are_refused(folder, text):
-    (folder / "records.jsonl").write_text(text)
+def test_folders_without_a_usable_record_or_a_manifest_are_refused(folder):
+    (folder / "records.jsonl").write_text("nothing\n{}\n\n")
     with pytest.raises(SettingsError, match="--output_dir .*got no image that can be used"):
         read_run(str(folder), "run")
     (folder / "run.json").unlink()
@@ -139,21 +129,17 @@ def test_reference_folders(tmp_path):
         read_reference(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"seconds": 0}, "with seconds 0"),
-        ({"tau": None}, "without tau"),
-        ({"target_forwards": "many", "seed": 1.5}, "with seed 1.5, target_forwards 'many'"),
-        ({"mean_depth": float("nan")}, "with mean_depth nan"),
-        ({"mean_nodes": -1}, "with mean_nodes -1"),
-    ],
-)
-def test_records_without_figures_are_left_out(folder, change, fault):
+def test_records_without_figures_are_left_out(folder):
+    wrong = [{"seconds": 0}, {"target_forwards": "many", "seed": 1.5}, {"mean_depth": float("nan")}]
     lines = read_records(folder)
-    write_records(folder, [lines[0] | change, *lines[1:]])
+    changed = [line | change for line, change in zip(lines, [*wrong, {}], strict=True)]
+    write_records(folder, changed)
     run = read_run(str(folder), "run")
-    assert run.images.left_out == (f"00000_0: a record {fault}",) and len(run.records) == 3
+    assert list(run.records) == ["00003_0"] and run.images.left_out == (
+        "00000_0: a record with seconds 0",
+        "00001_0: a record with seed 1.5, target_forwards 'many'",
+        "00002_0: a record with mean_depth nan",
+    )
 
 
 def test_lines_that_are_no_records_are_left_out(folder):
