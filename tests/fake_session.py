@@ -3,14 +3,17 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
 from configs.schema import RunSettings
 from decoding.images import Job
+from support.json_files import read_lines
 
 TOKENS, PER_ROUND = 16, 4
 MEASURES = {
@@ -111,3 +114,26 @@ def fake_opener(engine: FakeEngine) -> Callable[[RunSettings], FakeSession]:
         return FakeSession(engine)
 
     return open_session
+
+
+def fake_run(place: Path, **flags: object) -> RunSettings:
+    """The settings of a run into the folder `out` of a place, of a model with empty files."""
+    folder = empty_checkpoint(place / "model")
+    usual = {"prompt": "a cat", "model_path": str(folder), "output_dir": str(place / "out")}
+    return RunSettings(**usual | flags)
+
+
+def nine_names(place: Path) -> str:
+    """A file of nine prompts, of which two are there twice."""
+    path = place / "names.txt"
+    path.write_text("".join(f"name {n % 7}\n" for n in range(9)))
+    return str(path)
+
+
+def content(out: Path) -> tuple[dict[str, dict], list[str], dict[str, bytes]]:
+    """Records without times, once each, rounds in any order, and images of a run's folder."""
+    lines = read_lines(out / "records.jsonl")
+    assert len({line["id"] for line in lines}) == len(lines)
+    records = {line["id"]: line | {"seconds_decode": 0} for line in lines}
+    trace = sorted(map(str, read_lines(out / "trace.jsonl")))
+    return records, trace, {path.name: path.read_bytes() for path in (out / "img").iterdir()}

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_session import FakeEngine, fake_opener
-from stand_ins import empty_checkpoint
+from fake_session import FakeEngine, fake_opener, fake_run
 
 from configs.fields import SettingsError
 from configs.schema import RunSettings
@@ -21,7 +20,6 @@ DEEP = "[" * 100_000
 def whole(tmp_path_factory) -> Path:
     """A folder with a run of three images, and its model."""
     place = tmp_path_factory.mktemp("whole")
-    empty_checkpoint(place / "model")
     generate_images(settings_of(place), fake_opener(FakeEngine()))
     return place
 
@@ -34,8 +32,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 def settings_of(place: Path, out: Path | None = None, **flags) -> RunSettings:
     flags = {"num_images": 3, "trace": True} | flags
-    output = str(out or place / "out")
-    return RunSettings(prompt="a cat", model_path=str(place / "model"), output_dir=output, **flags)
+    return fake_run(place, output_dir=str(out or place / "out"), **flags)
 
 
 def generate(whole: Path, run: Path, **flags) -> FakeEngine:

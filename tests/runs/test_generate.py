@@ -5,13 +5,21 @@ import json
 import multiprocessing
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_session import FakeEngine, fake_codes, fake_opener, fake_pixels
+from fake_session import (
+    FakeEngine,
+    content,
+    fake_codes,
+    fake_opener,
+    fake_pixels,
+    fake_run,
+    nine_names,
+)
 from PIL import Image
-from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings
@@ -28,24 +36,12 @@ FIELDS = (
 
 @pytest.fixture
 def settings(tmp_path):
-    empty_checkpoint(tmp_path / "model")
-
-    def build(**flags) -> RunSettings:
-        base = {
-            "prompt": "a cat",
-            "model_path": str(tmp_path / "model"),
-            "output_dir": str(tmp_path / "out"),
-        }
-        return RunSettings(**base | flags)
-
-    return build
+    return partial(fake_run, tmp_path)
 
 
 @pytest.fixture
 def names(tmp_path) -> str:
-    path = tmp_path / "names.txt"
-    path.write_text("".join(f"name {n % 7}\n" for n in range(9)))
-    return str(path)
+    return nine_names(tmp_path)
 
 
 def make(settings: RunSettings, **engine) -> FakeEngine:
@@ -62,17 +58,6 @@ def records(out: Path) -> dict[str, dict]:
 
 def images(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "img").iterdir()}
-
-
-def content(out: Path) -> tuple[dict, dict, list]:
-    """Records without times, images, and rounds in any order."""
-    kept = {name: line | {"seconds_decode": 0} for name, line in records(out).items()}
-    return kept, images(out), sorted(map(str, read_lines(out / "trace.jsonl")))
-
-
-def assert_same(one: Path, other: Path) -> None:
-    for ours, theirs in zip(content(one), content(other), strict=True):
-        assert ours == theirs
 
 
 def test_files_of_a_run(settings, tmp_path, capsys):
@@ -113,7 +98,7 @@ def test_a_run_in_parts_equals_a_run_at_once(settings, names, tmp_path):
     make(settings(prompt=names))
     for flags in ({"slice": "5-9"}, {"num_images": 2}, {"sample": 4}, {}):
         make(settings(prompt=names, output_dir=str(parts), **flags))
-    assert_same(parts, whole)
+    assert content(parts) == content(whole)
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 5, 7])
@@ -122,7 +107,7 @@ def test_interrupted_and_continued(settings, names, tmp_path, rounds):
     with pytest.raises(KeyboardInterrupt):
         make(settings(prompt=names, trace=True), broken_after=rounds)
     make(settings(prompt=names, trace=True))
-    assert_same(tmp_path / "out", tmp_path / "whole")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
 def test_a_session_that_cannot_open_changes_nothing(settings, tmp_path):
@@ -183,4 +168,4 @@ def test_kill_at_any_moment(settings, names, tmp_path):
             break
     assert kills >= 2 and finished == 36
     make(replace(chosen, output_dir=str(tmp_path / "whole")))
-    assert_same(tmp_path / "out", tmp_path / "whole")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import only_in_all
-from fake_session import FakeEngine, fake_opener
-from stand_ins import empty_checkpoint
+from fake_session import FakeEngine, content, fake_opener, fake_run, nine_names
 from together import Together
 
 from configs.fields import SettingsError
@@ -24,16 +23,9 @@ from support.processes import Processes, launched
 
 @pytest.fixture
 def settings(tmp_path):
-    empty_checkpoint(tmp_path / "model")
-    (tmp_path / "names.txt").write_text("".join(f"name {n % 7}\n" for n in range(9)))
-
-    def build(folder: str, **flags) -> RunSettings:
-        base = {
-            "prompt": str(tmp_path / "names.txt"),
-            "model_path": str(tmp_path / "model"),
-            "trace": True,
-        }
-        return RunSettings(**base | {"output_dir": str(tmp_path / folder)} | flags)
+    def build(folder: str) -> RunSettings:
+        out = str(tmp_path / folder)
+        return fake_run(tmp_path, prompt=nine_names(tmp_path), trace=True, output_dir=out)
 
     return build
 
@@ -48,15 +40,6 @@ def make(
         generate_images(settings, fake_opener(engine), processes)
 
     return Together(count).run(work)
-
-
-def content(folder: Path) -> tuple[dict, list, dict]:
-    """Records, trace and images; each record stands once, without what differs between machines."""
-    lines = read_lines(folder / "records.jsonl")
-    assert len({line["id"] for line in lines}) == len(lines)
-    records = {line["id"]: line | {"seconds_decode": 0} for line in lines}
-    trace = sorted(map(str, read_lines(folder / "trace.jsonl")))
-    return records, trace, {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
 
 
 def test_many_make_what_one_makes(settings, tmp_path, capsys):
