@@ -48,6 +48,38 @@ class LanternSettings(Settings):
 
 
 @dataclass(frozen=True)
+class GsdSettings(Settings):
+    """Grouped speculative decoding (arXiv 2508.07747); the defaults are those of its code."""
+
+    prefix: ClassVar[str] = "gsd_"
+    group: ClassVar[str] = "Relaxed acceptance (--verifier gsd)"
+    reach: int = setting(
+        7,
+        "how many of the next likelier and of the next less likely tokens may stand with a draft",
+        low=0,
+        high=2**16 - 1,
+    )
+    gap: float = setting(
+        0.15, "their probability differs from the draft's by less than this", low=0, high=1
+    )
+
+
+@dataclass(frozen=True)
+class PathSettings(Settings):
+    """PathRelax (arXiv 2606.10492); the default is that of its code."""
+
+    prefix: ClassVar[str] = "path_"
+    group: ClassVar[str] = "Relaxed acceptance (--verifier path_relax)"
+    delta: float = setting(
+        0.01,
+        "share of the mean probability of the other paths' drafts at a position that a draft "
+        "takes over",
+        low=0,
+        high=1,
+    )
+
+
+@dataclass(frozen=True)
 class Acceptance:
     """An acceptance rule: what it keeps, and what it goes with; runs/methods.py has its verifier.
 
@@ -83,17 +115,16 @@ VERIFIERS: dict[str, Acceptance] = {
     "rejection": Acceptance(True, False, PROPOSALS),
     # other methods drop children by their values, which biases what is accepted
     "sampled": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
+    "spectr": Acceptance(True, False, ("sampled",), ("static",)),
     "block": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
     "traversal": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
     "lantern": Acceptance(False, False, ("topk", "coupled"), numbers=LanternSettings),
     "lantern_coupled": Acceptance(
         False, False, ("topk", "coupled"), numbers=LanternSettings, without=("lantern_residual",)
     ),
+    "gsd": Acceptance(False, False, ("sampled",), ("static", "jacobi"), numbers=GsdSettings),
+    "path_explore": Acceptance(False, False, ("sampled",), ("static",)),
+    "path_relax": Acceptance(False, False, ("sampled",), ("static",), numbers=PathSettings),
 }
 # The settings classes of the rules with numbers.
 NUMBERS = tuple(dict.fromkeys(rule.numbers for rule in VERIFIERS.values() if rule.numbers))
-
-
-def rule_of(name: str) -> Acceptance:
-    """Return the rule of a folder or a row; at T = 0 those of earlier versions changed no image."""
-    return VERIFIERS.get(name, Acceptance(True, False, ()))

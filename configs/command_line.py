@@ -38,7 +38,7 @@ from configs.methods import OF_YOUR_OWN, MethodSettings, applicable
 from configs.targets import OWN_FLAGS, ROOT, TARGETS, model_defaults
 
 METHOD_FLAGS = flags_in(MethodSettings)
-TUNED = "tuned"  # key of a recipe that `tune` wrote, for readers: when and where it measured what
+TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
 _FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one model
 
 
@@ -151,7 +151,11 @@ def read_recipe(path: str, command: str) -> Values:
     typed = settings_fields(RecipeFlags)
     flags = {name: f for name, f in flags_of(command).items() if name not in typed}
     texts = read_yaml(path, "config")
-    texts.pop(TUNED, None)
+    tuned = {TUNED: texts.pop(TUNED)} if TUNED in texts else {}
+    for found in tuned.values():  # what is read of it
+        parts = found if isinstance(found, dict) else {}
+        if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
+            raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
     texts = {name: text for name, text in texts.items() if text not in STILL_SO.get(name, ())}
     for name, text in texts.items():
         check_flag(name, command, flags, f"--config {path}")
@@ -159,7 +163,7 @@ def read_recipe(path: str, command: str) -> Values:
             refuse(name, text or None, f"one value, or no line at all (in {path})")
     values = {name: parse(flags[name], name, text) for name, text in texts.items()}
     included = Path(in_checkout(path)).resolve().is_relative_to(ROOT)
-    return absolute_paths(values, flags) if included else values
+    return (absolute_paths(values, flags) if included else values) | tuned
 
 
 def absolute_paths(values: Values, flags: Mapping[str, Field]) -> Values:

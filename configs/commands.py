@@ -85,7 +85,7 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command(
         "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
-        without=("plugin",),
+        without=("cfg_mode", "plugin"),
         gone=dict.fromkeys(
             ("speed", "num_images"), "benchmark and tune measure; both have --batch_size"
         ),

@@ -27,6 +27,8 @@ OF_SAMPLES = (
     "seed",
     "drafter_path",
     "dtype",
+    "device_map",
+    "cfg_mode",
     "compile",
     "batch_size",
     *flags_in(MethodSettings),
@@ -90,7 +92,7 @@ class ExtractionSettings(Settings):
             allowed += ", but not the prompts that models are judged by"
             refuse("prompt", self.prompt, allowed)
         if not self.run.method.lossless:
-            rules = "exact, rejection, sampled, block, traversal"
+            rules = "exact, rejection, sampled, spectr, block, traversal"
             allowed = f"{rules}: drafters learn the target's distribution"
             refuse("verifier", self.run.method.verifier, allowed)
 

@@ -4,7 +4,6 @@ Whoever still asks for it, on a command line, in a recipe or from Python, gets t
 `docs/results/tried.md` has the measurements.
 """
 
-_RULES = "use --method recall or block, which accept more and keep the images"
 _FULL_SIZE = "trees grow to --depth and --nodes; compare numbers with benchmark"
 # flags of the paper's repository, or its relatives, and of our own earlier versions
 GONE_FLAGS = {
@@ -24,26 +23,16 @@ GONE_FLAGS = {
     "tokenizer_base_path": "use --tokenizer_path",
     "size": _FULL_SIZE,
     "prices": _FULL_SIZE,
-    "cfg_mode": "guidance rows share a forward pass; its activations take little memory",
-    "device_map": "use --dtype bf16, or --quantize int8 or int4, to fit one GPU",
     "costs": "a sweep times its cells",
     "estimate": "configs/training has the memory that recipes take; --accumulate takes less",
     "learn": "train the drafter beforehand, with train_drafter",
-    "gsd_reach": _RULES,
-    "gsd_gap": _RULES,
-    "path_delta": _RULES,
     "learn_share": "train the drafter beforehand, with train_drafter",
     "quality": "use --metrics accuracy of evaluate, on runs of generate_images",
     "aesthetic_path": "use --metrics hpsv2",
     "aesthetic_clip_path": "use --metrics hpsv2",
 }
 # What recipes of earlier versions may still say, since it is what happens in any case.
-STILL_SO = {
-    "size": ("fixed",),
-    "learn": ("false", "no", "off", "0"),
-    "cfg_mode": ("parallel",),
-    "device_map": ("single",),
-}
+STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0")}
 # kinds of heads that --drafter of train_drafter had, and the config.json of a drafter
 GONE_DRAFTERS = {
     "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "
@@ -56,13 +45,6 @@ GONE_METHODS = {
     "graft": "use --method eagle_recall, which does the same and accepts more",
     "marginal": "use --method eagle2 with --depth and --nodes; benchmark finds the fastest",
     "ngram": "use --method recall or jacobi, which need no drafter either and accept more",
-}
-# names that --verifier had
-GONE_VERIFIERS = {
-    "spectr": "use --verifier sampled or traversal, which accept more",
-    "gsd": _RULES,
-    "path_explore": _RULES,
-    "path_relax": _RULES,
 }
 # names that --metrics of evaluate had
 GONE_METRICS = {"is": "use fid", "tiny_is": "use tiny_fid", "aesthetic": "use hpsv2"}

@@ -15,7 +15,7 @@ from configs.fields import (
     settings_dict,
     settings_fields,
 )
-from configs.gone import GONE_METHODS, GONE_VERIFIERS, RENAMED_METHODS
+from configs.gone import GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
 OF_YOUR_OWN = "If it is one of your own, import its module first; commands do with --plugin MODULE."
@@ -83,10 +83,9 @@ class MethodSettings(Settings):
     )
     verifier: str = setting(
         "exact",
-        "acceptance rule; exact: the images of plain decoding; rejection, sampled, block, "
+        "acceptance rule; exact: the images of plain decoding; rejection, sampled, spectr, block, "
         "traversal: other images of the same distribution; the rest are relaxed",
         choices=VERIFIERS,
-        gone=GONE_VERIFIERS,
         advice=OF_YOUR_OWN,
     )
     adt: AdtSettings | None = part(AdtSettings, default=None)

@@ -124,12 +124,25 @@ class DeviceSettings(Settings):
 class PlacementSettings(DeviceSettings):
     """How a target is laid over the machine, and how many images it makes at once."""
 
+    device_map: str = setting(
+        "single", "auto = split the target's layers over all GPUs", choices=("single", "auto")
+    )
     vq_device: str = setting(
         "same",
         "device that decodes image codes to pixels: the target's, or the CPU",
         choices=("same", "cpu"),
     )
+    cfg_mode: str = setting(
+        "parallel",
+        "guidance rows in one forward pass, or in sequence (less memory, more time)",
+        choices=("parallel", "sequential"),
+    )
     batch_size: int = setting(1, "images decoded together", low=1, high=1024)
+
+    def settle(self) -> None:
+        if self.device_map == "auto" and self.device != "auto":
+            allowed = f"only with --device auto, not with --device {self.device}"
+            refuse("device_map", "auto", allowed)
 
 
 @dataclass(frozen=True)
@@ -148,11 +161,17 @@ class EngineSettings(PlacementSettings, LoadedSettings):
     )
 
     def settle(self) -> None:
+        if self.compile in ("on", INDUCTOR) and self.device_map == "auto":
+            refuse("compile", self.compile, "only on one device, not with --device_map auto")
         if self.compile == INDUCTOR and self.quantize is not None:
             # its code for int8 in bf16 ends the process on a CPU (torch 2.14, torchao 0.18)
             refuse("compile", INDUCTOR, f"off, on or auto with --quantize {self.quantize}")
+        if self.quantize is not None and self.device_map == "auto":
+            refuse("quantize", self.quantize, "only with --device_map single")
         if self.quantize == "int4" and self.device == "cpu":
             refuse("quantize", "int4", "int8 with --device cpu")
+        if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
+            refuse("cfg_mode", "sequential", "parallel with --cfg 1, where an image has one row")
         if self.method.drafted:
             self.fill(drafter_path=str(Path(self.model_path) / "drafter"))
         elif self.drafter_path is not None:

@@ -58,6 +58,8 @@ FREE_FLAGS = (
     "output_dir",
     "overwrite",
     "prompt_file",
+    "cfg_mode",
+    "device_map",
     "compile",
 )
 # What older run folders lack; their settings had no such value.

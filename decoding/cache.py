@@ -9,6 +9,7 @@ replayed for every length.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, groupby
 
 import torch
 import torch.nn.functional as F
@@ -43,16 +44,18 @@ def attention_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 class CachePass:
     """What one forward pass over n new tokens writes to a cache, and what it sees of it."""
 
-    # (2 layers, rows, kv_heads, slots, head_dim): keys and values in turn, so far as the pass sees
-    memory: Tensor
+    # (2 layers, rows, kv_heads, slots, head_dim) for the layers of each device: keys and values in
+    # turn, so far as the pass sees them
+    memory: tuple[Tensor, ...]
     slots: Tensor  # (rows, n) where the new tokens are written
     ends: Tensor  # (rows,) the slots from here on are masked for all new tokens of a row
+    guidance: int  # neighbouring rows that belong to one image
 
     @cached_property
     def visible(self) -> tuple[Tensor, ...]:
         """Keys and values of every layer in turn, (rows, kv_heads, slots, head_dim) each."""
         # views of all layers at once are cheaper than one by one
-        return self.memory.unbind(0)
+        return tuple(chain.from_iterable(memory.unbind(0) for memory in self.memory))
 
     def seen(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
@@ -66,8 +69,14 @@ class CachePass:
         seen = self.seen(layer)
         for memory, new in zip(seen, (keys, values), strict=True):
             rows = arange(len(memory), memory.device)[:, None]
-            memory.transpose(1, 2)[rows, self.slots] = new.transpose(1, 2).to(memory.dtype)
+            slots = self.slots.to(memory.device)
+            memory.transpose(1, 2)[rows, slots] = new.transpose(1, 2).to(memory.dtype)
         return seen
+
+    def part(self, rows: slice) -> "CachePass":
+        """Return what a forward pass over these rows alone writes and sees."""
+        memory = tuple(layers[:, rows] for layers in self.memory)
+        return CachePass(memory, self.slots[rows], self.ends[rows], self.guidance)
 
 
 class KVCache:
@@ -76,11 +85,18 @@ class KVCache:
     def __init__(
         self, spec: TransformerSpec, shape: CacheShape, dtype: torch.dtype, device: torch.device
     ):
-        """Allocate; dtype: of the network. Keys, values and masks are in `attention_dtype`."""
+        """Allocate; device: of masks and, unless the spec says otherwise, of every layer.
+
+        dtype: of the network. Keys, values and masks are in `attention_dtype`.
+        """
         self.dtype = attention_dtype(dtype, device)
         rows = shape.images * shape.guidance
-        size = (2 * spec.layers, rows, spec.kv_heads, shape.slots, spec.head_dim)
-        self.memory = torch.zeros(size, dtype=self.dtype, device=device)
+        size = (rows, spec.kv_heads, shape.slots, spec.head_dim)
+        # one tensor for neighbouring layers of a device
+        self.memory = tuple(
+            torch.zeros(2 * len(list(layers)), *size, dtype=self.dtype, device=layer_device)
+            for layer_device, layers in groupby(spec.layer_devices or (device,) * spec.layers)
+        )
         # (rows,) slot of rotary position 0
         self.origins = torch.zeros(rows, dtype=torch.long, device=device)
         # (rows, slots) added to scores: -inf for the padding before a prompt, else 0
@@ -90,19 +106,19 @@ class KVCache:
     @property
     def slots(self) -> int:
         """Token slots per row."""
-        return self.memory.shape[3]
+        return self.memory[0].shape[3]
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
-        return self.memory.nbytes
+        return sum(memory.nbytes for memory in self.memory)
 
     def grow(self, slots: int) -> bool:
         """Make room for at least so many slots per row; returns whether the memory has moved."""
         if slots <= self.slots:
             return False
         more = max(slots - self.slots, _LEAST_GROWTH)
-        self.memory = F.pad(self.memory, (0, 0, 0, more))
+        self.memory = tuple(F.pad(memory, (0, 0, 0, more)) for memory in self.memory)
         self.padding = F.pad(self.padding, (0, more))
         return True
 
@@ -133,15 +149,16 @@ class KVCache:
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=device)
         mask.masked_fill_(~(visible | itself), -torch.inf)
         positions = (slots - self.origins[rows, None]).clamp(0, self.last_position)
-        memory = self.memory[:, rows, :, :length]
+        memory = tuple(layers[:, rows].narrow(3, 0, length) for layers in self.memory)
         written = slots.expand(self.guidance, -1)
         ends = torch.full((self.guidance,), length, device=device)
-        return Context(positions, mask[:, None], CachePass(memory, written, ends))
+        return Context(positions, mask[:, None], CachePass(memory, written, ends, self.guidance))
 
     def begin_as(self, image: int, other: int, length: int) -> None:
         """Take over another image's prompt, its first `length` slots."""
         new, old = self.rows(image), self.rows(other)
-        self.memory[:, new, :, :length] = self.memory[:, old, :, :length]
+        for memory in self.memory:
+            memory[:, new, :, :length] = memory[:, old, :, :length]
         for values in (self.origins, self.padding):
             values[new] = values[old]
 
@@ -154,9 +171,11 @@ class KVCache:
         source = (lengths + path).repeat_interleave(self.guidance, 0)  # (rows, n)
         front = arange(path.shape[1], path.device)
         slots = (lengths + front).repeat_interleave(self.guidance, 0)
-        rows = arange(len(source), path.device)[:, None]
-        kept = self.memory[:, rows, :, source]  # (rows, n, 2 layers, kv_heads, head_dim)
-        self.memory[:, rows, :, slots] = kept
+        for memory in self.memory:
+            device = memory.device
+            rows = arange(len(source), device)[:, None]
+            kept = memory[:, rows, :, source.to(device)]  # (rows, n, 2 layers, kv_heads, head_dim)
+            memory[:, rows, :, slots.to(device)] = kept
 
 
 class CacheView:
@@ -198,8 +217,8 @@ class CacheView:
         stop, slots = self.most + m, self.slots[:, :m]
         mask = _latest_seen(self.mask[..., :stop], slots, visible, guidance)
         positions = _positions(depths, self.offset, self.cache.last_position)
-        memory = self.cache.memory[:, :, :, :stop]
-        cache_pass = CachePass(memory, slots[:, m - n :], self.slots[:, m])
+        memory = tuple(memory.narrow(3, 0, stop) for memory in self.cache.memory)
+        cache_pass = CachePass(memory, slots[:, m - n :], self.slots[:, m], guidance)
         return Context(positions, mask[:, None], cache_pass)
 
 

@@ -99,7 +99,7 @@ class Engine:
         self.runner = CudaGraphs(self.watch.pause) if replay else Launch()
         self.compiler = program if compiles else None
         self.images: Images | None = None  # of the jobs that are being decoded
-        self.memory: Tensor | None = None  # the cache's, which captured rounds read
+        self.memory: tuple[Tensor, ...] = ()  # the cache's, which captured rounds read
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:

@@ -53,6 +53,8 @@ class TransformerSpec:
     # of a drafter: the target's layers after which it reads the hidden states, too
     target_layers: tuple[int, ...] = ()
     hides_padding: bool = True  # LlamaGen's drafters were trained to see padding before a prompt
+    # device of each layer; None where all compute on the head's
+    layer_devices: tuple[torch.device, ...] | None = None
 
     @property
     def head_dim(self) -> int:
@@ -65,11 +67,16 @@ Layers = tuple[int, ...]  # numbers of layers, counted from 1
 class Cache(Protocol):
     """What a forward pass needs of a cache."""
 
+    guidance: int  # neighbouring rows that belong to one image
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (rows, kv_heads, n, head_dim); return all visible ones.
 
         These are (rows, kv_heads, m, head_dim), in the type that attention is computed in.
         """
+
+    def part(self, rows: slice) -> "Cache":
+        """Return the cache for a forward pass over these rows alone."""
 
 
 class SlotCache(Cache, Protocol):
@@ -90,6 +97,11 @@ class Context:
     # additive, broadcastable to (rows, 1, n, m); None without a cache means causal
     mask: Tensor | None = None
     cache: Cache | None = None
+
+    def to(self, device: torch.device) -> "Context":
+        """Return positions and mask on a layer's device; the cache knows its layers' devices."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return Context(self.positions.to(device), mask, self.cache)
 
 
 @dataclass(frozen=True)

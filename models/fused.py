@@ -104,12 +104,13 @@ def run_fused(
 def _weights_for(blocks: Blocks, x: Tensor, context: Context) -> Weights | None:
     """Return the weights for a pass by kernels, or None if torch must run it.
 
-    It must in training, without a cache or a mask, for long rows, and where a weight has no packed
-    copy.
+    It must in training, without a cache or a mask, where the cache is spread over devices, for
+    long rows, and where a weight has no packed copy.
     """
     if torch.is_grad_enabled() or not can_read(x) or x.shape[1] > MOST_TOKENS:
         return None
-    if context.mask is None or not hasattr(context.cache, "memory"):
+    memory = getattr(context.cache, "memory", ())  # accelerate's layers have one for each device
+    if context.mask is None or len(memory) != 1:
         return None
     weights = weights_of(blocks)
     return weights if weights is not None and weights.dtype == x.dtype else None
@@ -125,7 +126,7 @@ def _call(
 ) -> Tensor:
     """Return what the kernels make of a pass."""
     cached, spec, (rows, n, _) = context.cache, blocks.spec, x.shape
-    memory, mask = cached.memory, context.mask.expand(rows, -1, n, -1)
+    memory, mask = cached.memory[0], context.mask.expand(rows, -1, n, -1)
     # the names keep tensors alive whose addresses the call reads
     rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
     assert memory.dtype == mask.dtype == rotation.dtype

@@ -112,7 +112,7 @@ class Panels:
     @staticmethod
     def fit(weight: Tensor) -> bool:
         """Return whether a weight can be copied so."""
-        return can_read(weight.data) and weight.dtype in TYPES
+        return can_read(weight.data) and weight.dtype in TYPES and weight.shape[1] % 2 == 0
 
     def take(self, x: Tensor) -> bool:
         """Return whether `multiply` takes x."""
@@ -135,7 +135,7 @@ class Compiler:
 
     command: list[str]
     version: str
-    flags: list[str]
+    flags: tuple[str, ...]
 
     def key(self) -> str:
         """Return a hash of what the library depends on."""
@@ -197,10 +197,14 @@ def find_compiler() -> Compiler:
         raise NoKernels(f"{shlex.join(command)} does not run: {error}") from error
 
 
-def _flags() -> list[str]:
+def _flags() -> tuple[str, ...]:
     """Return the compiler's flags for this processor."""
-    older = WITHOUT.get(os.environ.get(CAPABILITY, ""), ()) if " avx2 " in _processor() else ()
-    return [*FLAGS.split(), *older]
+    flags = FLAGS.split()
+    if " avx2 " in _processor():
+        flags += WITHOUT.get(os.environ.get(CAPABILITY, ""), ())
+    # Intel's multiply pairs of bf16 at half the rate of fp32 (87 against 150 GFLOP/s on a core of a
+    # Sapphire Rapids); on AMD's pairs are faster
+    return (*flags, "-DWIDEN") if "GenuineIntel" in _processor() else tuple(flags)
 
 
 def _processor() -> str:

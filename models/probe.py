@@ -113,11 +113,11 @@ class _Cache:
         # as in decoding, bf16 is attended in fp32
         self.type = torch.promote_types(dtype, torch.float32)
         size = 2 * spec.layers, 1, spec.kv_heads, slots, spec.head_dim
-        self.memory = torch.zeros(size, dtype=self.type)
+        self.memory = [torch.zeros(size, dtype=self.type)]
         self.slots, self.ends = torch.arange(_PAST, slots)[None], torch.tensor([slots])
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        both = self.memory[2 * layer : 2 * layer + 2]
+        both = self.memory[0][2 * layer : 2 * layer + 2]
         both[0, :, :, -self.tokens :], both[1, :, :, -self.tokens :] = keys, values
         return both[0], both[1]
 

@@ -247,7 +247,7 @@ def run_by_torch(
         if number in layers:
             states.append(state)
     if layers:
-        x = torch.stack([x, *states], 2)
+        x = torch.stack([x, *(state.to(x.device) for state in states)], 2)
     return x if norm is None else norm(x)
 
 

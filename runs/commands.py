@@ -29,7 +29,7 @@ from configs.targets import model_defaults
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, lacks_drafter
-from runs.tuned import tell_foreign_numbers
+from runs.tuned import tell_foreign_numbers, warn_of_conditions
 from support.output import remark
 
 E = TypeVar("E", bound=EngineSettings)
@@ -222,6 +222,7 @@ def _checked(owner: type[E], values: Values, given: Values, method: MethodSettin
         values = {name: value for name, value in values.items() if name != "drafter_path"}
     settings = build(owner, values, method=method)
     check_folders(settings)
+    warn_of_conditions(values, settings)
     return settings
 
 

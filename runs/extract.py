@@ -23,6 +23,7 @@ from models.files.folders import checkpoint_folder
 from models.registry import load_codec
 from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
+from runs.generate import refuse_spread
 from runs.prompts import PromptItem, numbered, prompt_items
 from runs.session import open_session, target_options
 from scenes.captions import scene_captions
@@ -55,6 +56,7 @@ def extract_tokens(
     """
     processes = processes or launched()
     run = settings.run
+    refuse_spread(run, processes)
     prompts: list[PromptItem] | None = None  # the first sample of each
     if not settings.from_prompts:
         images = captioned_images(Path(settings.data_dir))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from configs.fields import refuse
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
 from runs.run_files import TOKENS
@@ -51,6 +52,7 @@ def generate_images(
     """
     items = prompt_items(settings)
     processes = processes or launched()
+    refuse_spread(settings, processes)
     with RunFolder(settings, processes=processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]
@@ -66,6 +68,12 @@ def generate_images(
         folder.finish()
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
+
+
+def refuse_spread(settings: RunSettings, processes: Processes) -> None:
+    """Raise a SettingsError for several processes that would each take all GPUs."""
+    if processes.count > 1 and settings.device_map != "single":
+        refuse("device_map", settings.device_map, "single with several processes")
 
 
 def _progress(

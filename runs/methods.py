@@ -30,8 +30,10 @@ from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled
+from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.sampled import Sampled
+from decoding.verifiers.sampled import Gsd, Sampled
+from decoding.verifiers.spectr import SpecTr
 from decoding.verifiers.traversal import Block, Traversal
 from drafters.block import BlockDrafter, BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
@@ -172,10 +174,14 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
         Exact,
         Rejection,
         Sampled,
+        SpecTr,
         Block,
         Traversal,
         Lantern,
         LanternCoupled,
+        Gsd,
+        PathExplore,
+        PathRelax,
     )
 }
 

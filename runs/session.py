@@ -20,11 +20,13 @@ from models.base import TargetOptions
 from models.codecs.codebook import find_table, load_table
 from models.files.folders import checkpoint_folder
 from models.files.sizes import fitting_config
+from models.guidance import SequentialGuidance
+from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from models.target import TargetModel
 from runs.fusing import kernels_for
-from runs.methods import build_engine, calibration_of, sampling_distribution
+from runs.methods import build_engine, build_policy, calibration_of, sampling_distribution
 from support.devices import pick_device
 
 MOST_CODES = 2**16  # of any model: how many are here is known once the target is loaded
@@ -59,6 +61,7 @@ class Session:
             f"--model_path {self.settings.model_path}",
             f"--drafter_path {self.settings.drafter_path}",
         )
+        on_one_gpu = self.target.device.type == "cuda" and self.settings.device_map == "single"
         return build_engine(
             self.target,
             self.drafter,
@@ -67,7 +70,7 @@ class Session:
             images,
             self.nearest_codes(method),
             sources,
-            replay=self.target.device.type == "cuda" and self.settings.compile != "off",
+            replay=on_one_gpu and self.settings.compile != "off",
             compiles=self.settings.compile == INDUCTOR,
         )
 
@@ -169,13 +172,24 @@ def target_options(
 def open_target(settings: EngineSettings) -> TargetModel:
     """Load the target of the settings, placed as they say; raises what open_session raises."""
     device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
+    spreads = settings.device_map == "auto"
+    if spreads and device.type == "cpu":
+        refuse("device_map", "auto", "only where CUDA devices are")
     form = None if settings.quantize is None else weight_format(settings.quantize, device)
-    loaded_on = device if form is None else torch.device("cpu")
+    loaded_on = torch.device("cpu") if spreads or form else device
     target = load_target(
         settings.model, settings.model_path, target_options(settings, dtype, loaded_on)
     )
     if form is not None:
         quantize(target, form, device)
+    if spreads:
+        rows = settings.batch_size * sampling_distribution(settings.sampling).guidance
+        nodes = (
+            build_policy(settings.method, target.grid).largest.nodes
+            if settings.method.speculative
+            else 0
+        )
+        spread(target, rows, target.spec.max_positions + target.grid.block(nodes))
     if settings.vq_device == "cpu":
         target.images = target.images.to(torch.device("cpu"))
-    return target
+    return SequentialGuidance(target) if settings.cfg_mode == "sequential" else target

@@ -19,7 +19,7 @@ from models.files.folders import checkpoint_folder
 from support.output import remark
 from support.provenance import checkpoint_id, cpu_name
 
-_SHARED = ("dtype", "quantize", "batch_size", "compile")  # settings that change times
+_SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode")  # settings that change times
 
 
 def tuned_place(model_path: str) -> Path:
@@ -73,3 +73,18 @@ def recipe_text(settings: EngineSettings, given: Values, tuned: Mapping[str, Any
         "# The fastest lossless method of a model on a machine; `python main.py tune` wrote it.\n"
     )
     return first + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
+    """Say what differs if a method was tuned under other conditions than it is used in."""
+    tuned = values.get(TUNED)
+    if tuned is None or tuned["method"] != settings.method.method:
+        return
+    there, here = tuned["conditions"], conditions(settings)
+    names = [name for name in here if there.get(name) != here[name]]
+    if names:
+        apart = "; ".join(f"{name} {there.get(name)} there, {here[name]} here" for name in names)
+        remark(
+            f"--method {settings.method.method}: tuned under other conditions ({apart}); "
+            "`python main.py tune` finds the fastest method under these"
+        )

@@ -27,9 +27,7 @@ from support.progress import Progress, plural
 from support.provenance import identity, revision, versions
 
 # Settings that change times, though not images.
-_SHARED = ("batch_size", "compile")
-# What rows of earlier versions name, and had no other useful value.
-_FORMER = {"cfg_mode": "parallel", "device_map": "single"}
+_SHARED = ("batch_size", "cfg_mode", "device_map", "compile")
 
 LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
 
@@ -105,7 +103,6 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
     return {
         **identity(settings.run.with_method(method)),
         **{name: getattr(settings.run, name) for name in _SHARED},
-        **_FORMER,
         "images": len(bench.jobs),
         "jobs": sha256(json.dumps(list(map(asdict, bench.jobs))).encode()).hexdigest()[:16],
         "repeats": settings.repeats,

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from configs.acceptance import VERIFIERS, rule_of
+from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
 from configs.fields import SettingsError, found_at, mismatch, one_of
-from configs.gone import GONE_VERIFIERS
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_files import (
     MANIFEST,
@@ -67,7 +66,7 @@ class Run:
     @property
     def same_tokens(self) -> bool:
         """Whether plain decoding with the same seeds must give the same images, up to rounding."""
-        verifier = rule_of(self.settings["verifier"])
+        verifier = VERIFIERS[self.settings["verifier"]]
         return self.lossless and verifier.repeats(self.settings["temperature"])
 
     @cached_property
@@ -161,7 +160,7 @@ def _manifest(folder: Path, flag: str) -> Line:
         raise SettingsError(f"{flag} {error}") from error
     settings = manifest["settings"]
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings.get(name), kind)]
-    if not wrong and settings["verifier"] not in {*VERIFIERS, *GONE_VERIFIERS}:
+    if not wrong and settings["verifier"] not in VERIFIERS:
         wrong.append("verifier")
     if wrong:
         got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)

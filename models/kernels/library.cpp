@@ -6,7 +6,7 @@
 #define EXPORT(NAME, ...) extern "C" void* const adt_##NAME = (void*)&__VA_ARGS__;
 
 #define NETWORKS(NAME, S, T, W)          \
-  EXPORT(pack_##NAME, pack<T, W>)     \
+  EXPORT(pack_##NAME, pack<S, T, W>)     \
   EXPORT(linear_##NAME, linear<S, T, W>) \
   EXPORT(run_##NAME, run<S, T, W>)
 

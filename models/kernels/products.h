@@ -12,6 +12,12 @@
 // Types: S of tokens, W of weights, T of sums, X of tokens as they are multiplied. Weights in fp32
 // that fit into 16 bits are stored so: a few tokens take as long as reading the weights takes.
 
+// WIDEN: the processor multiplies numbers of fp32 faster than pairs of bf16.
+#if defined(__AVX512BF16__) && !defined(WIDEN)
+#define PAIRS
+#include <immintrin.h>
+#endif
+
 namespace {
 
 // Tokens of a tile. Their sums, two vectors of each panel, stay in registers beside two vectors of
@@ -26,7 +32,8 @@ static_assert(TOGETHER == 2, "a smaller last group has one panel");
 // A weight (outputs, depth) lies in panels: outputs p WIDE ... and half + p WIDE ..., so that gate
 // and up of an MLP meet; missing outputs are 0. The panels of a group stand side by side, since
 // memory is read fastest in one stream: (groups, depth, TOGETHER, 2, WIDE), the last group perhaps
-// with fewer.
+// with fewer. Where pairs are multiplied, neighbours in depth stand together: (groups, depth / 2,
+// TOGETHER, 2, WIDE, 2).
 template <typename T>
 inline int64_t half_of(int64_t outputs) {
   return ((outputs + 1) / 2 + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
@@ -37,19 +44,28 @@ inline int64_t width_of(int64_t first, int64_t panel_count) {
   return panel_count - first < TOGETHER ? panel_count - first : TOGETHER;
 }
 
-template <typename T, typename W>
+#ifdef PAIRS
+template <typename S>
+constexpr int64_t PAIRED = sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
+#else
+template <typename S>
+constexpr int64_t PAIRED = 1;
+#endif
+
+template <typename S, typename T, typename W>
 void pack(int64_t outputs, int64_t depth, const W* weight, W* panels) {
   const int64_t half = half_of<T>(outputs), panel_count = half / WIDE<T>;
 #pragma omp parallel for
   for (int64_t group = 0; group < panel_count; group += TOGETHER) {
     W* to = panels + group * depth * 2 * WIDE<T>;
-    for (int64_t k = 0; k < depth; ++k)
+    for (int64_t k = 0; k < depth; k += PAIRED<S>)
       for (int64_t panel = group; panel < group + width_of(group, panel_count); ++panel)
         for (int64_t side = 0; side < 2; ++side)
-          for (int64_t i = 0; i < WIDE<T>; ++i) {
-            const int64_t output = side * half + panel * WIDE<T> + i;
-            *to++ = output < outputs ? weight[output * depth + k] : W{};
-          }
+          for (int64_t i = 0; i < WIDE<T>; ++i)
+            for (int64_t of = 0; of < PAIRED<S>; ++of) {
+              const int64_t output = side * half + panel * WIDE<T> + i;
+              *to++ = output < outputs ? weight[output * depth + k + of] : W{};
+            }
   }
 }
 
@@ -80,13 +96,37 @@ inline void multiply(int64_t depth, int64_t width, const T* x, const W* panel,
   }
 }
 
-// Tokens as they are multiplied: as they are, or bf16 in fp32, in the memory of this thread. No
-// pairs of bf16 are multiplied: Intel's processors do that at half the rate of fp32.
+#ifdef PAIRS
+template <typename T, int PANELS, int MANY>
+inline void multiply(int64_t depth, int64_t width, const bfloat16* x, const bfloat16* panel,
+                     Vec<T> (&sums)[PANELS][MANY][2]) {
+  const int64_t step = width * 4 * WIDE<T>;
+  for (int64_t k = 0; k < depth; k += 2, panel += step) {
+    announce<MANY>(panel, depth * step, PANELS * 2 * BYTES);
+    for (int p = 0; p < PANELS; ++p) {
+      const bfloat16* weights = panel + p * 4 * WIDE<T>;
+      const __m512i left = _mm512_loadu_si512(weights);
+      const __m512i right = _mm512_loadu_si512(weights + 2 * WIDE<T>);
+      for (int token = 0; token < MANY; ++token) {
+        int pair;
+        std::memcpy(&pair, x + token * depth + k, sizeof pair);
+        Vec<T>(&to)[2] = sums[p][token];
+        const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+        to[0] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[0], (__m512bh)left, both);
+        to[1] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[1], (__m512bh)right, both);
+      }
+    }
+  }
+}
+#endif
+
+// Tokens as they are multiplied: as they are, or in fp32, in the memory of this thread.
 template <typename S>
 inline const S* readable(const S* x, int64_t) {
   return x;
 }
 
+#ifndef PAIRS
 inline const float* readable(const bfloat16* x, int64_t count) {
   static thread_local std::vector<float> wide;
   wide.resize((count + WIDE<float> - 1) / WIDE<float> * WIDE<float>);
@@ -98,6 +138,7 @@ inline const float* readable(const bfloat16* x, int64_t count) {
   }
   return wide.data();
 }
+#endif
 
 // Sums of `count` tokens, at most MANY, with neighbouring panels of a group so wide.
 template <typename T, int PANELS, int MANY, typename X, typename W, typename Put>
@@ -113,7 +154,7 @@ inline void tile(int64_t count, int64_t depth, int64_t width, const X* x, const 
 }
 
 // Tiles of so many panels of a group, or of a last group's only one, and of at most MANY tokens.
-template <typename T, int PANELS, int MANY, typename X, typename W, typename Put>
+template <typename T, int PANELS, int MANY, typename S, typename X, typename W, typename Put>
 void tiles(int64_t tokens, int64_t depth, int64_t panel_count, const X* x, const W* panels,
            const Put& put) {
   const int64_t parts = (tokens + MANY - 1) / MANY, each = (tokens + parts - 1) / parts;
@@ -124,7 +165,7 @@ void tiles(int64_t tokens, int64_t depth, int64_t panel_count, const X* x, const
     const int64_t count = first + each < tokens ? each : tokens - first;
     if (count <= 0) continue;
     const int64_t group = panel / TOGETHER * TOGETHER, width = width_of(group, panel_count);
-    const W* from = panels + group * size + (panel - group) * 2 * WIDE<T>;
+    const W* from = panels + group * size + (panel - group) * 2 * WIDE<T> * PAIRED<S>;
     if (width < PANELS)
       tile<T, 1, MANY>(count, depth, width, x, from, first, panel * WIDE<T>, put);
     else
@@ -141,10 +182,10 @@ void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const
   const auto* x = readable(own, tokens * depth);
   const int64_t panel_count = half_of<T>(outputs) / WIDE<T>;
   if (tokens <= FEW)
-    tiles<T, TOGETHER, FEW>(tokens, depth, panel_count, x, panels, put);
+    tiles<T, TOGETHER, FEW, S>(tokens, depth, panel_count, x, panels, put);
   else
-    tiles<T, REGISTERS == 32 ? TOGETHER : 1, MOST_TOKENS>(tokens, depth, panel_count, x, panels,
-                                                          put);
+    tiles<T, REGISTERS == 32 ? TOGETHER : 1, MOST_TOKENS, S>(tokens, depth, panel_count, x, panels,
+                                                             put);
 }
 
 // out = x weight^T + bias, for x (tokens, depth); bias may be null.

@@ -443,6 +443,8 @@ def _without_transformers(checkpoint: Checkpoint) -> str | None:
     settings, target = checkpoint.settings, checkpoint.target
     if target.name not in ORACLES:
         return f"it has no class for --model {settings.model}"
+    if settings.device_map == "auto":
+        return "only with --device_map single"
     if settings.quantize is not None:
         return "only without --quantize"
     count = sum(parameter.numel() for parameter in target.transformer.parameters())

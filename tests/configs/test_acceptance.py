@@ -13,7 +13,7 @@ from decoding import proposals
 from models import registry
 from runs import methods
 
-RELAXED = ("lantern", "lantern_coupled")
+RELAXED = ("lantern", "lantern_coupled", "gsd", "path_explore", "path_relax")
 
 
 def test_every_combination_is_allowed_or_refused_by_name() -> None:
@@ -23,8 +23,12 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
             "exact": True,
             "rejection": True,
             "sampled": method in ("static", "jacobi") and proposal == "sampled",
+            "spectr": method == "static" and proposal == "sampled",
             "block": method in ("static", "jacobi") and proposal == "sampled",
             "traversal": method in ("static", "jacobi") and proposal == "sampled",
+            "gsd": method in ("static", "jacobi") and proposal == "sampled",
+            "path_explore": method == "static" and proposal == "sampled",
+            "path_relax": method == "static" and proposal == "sampled",
             "lantern": proposal != "sampled",
             "lantern_coupled": proposal != "sampled",
         }[verifier]
@@ -53,7 +57,7 @@ def test_which_rules_draw_the_images_of_plain_decoding() -> None:
         for name, rule in VERIFIERS.items()
     }
     lossless = [name for name, method in methods.items() if method.lossless]
-    assert lossless == ["exact", "rejection", "sampled", "block", "traversal"]
+    assert lossless == ["exact", "rejection", "sampled", "spectr", "block", "traversal"]
     assert [name for name, method in methods.items() if method.same_tokens(1.0)] == ["exact"]
     assert [name for name, method in methods.items() if method.same_tokens(0.0)] == lossless
 

@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.acceptance import rule_of
 from configs.command_line import listed_method, read_recipe, read_words
 from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError, parse, settings_dict
-from configs.gone import (
-    GONE_DRAFTERS,
-    GONE_FLAGS,
-    GONE_METHODS,
-    GONE_VERIFIERS,
-    RENAMED_METHODS,
-    STILL_SO,
-)
+from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.help import command_help
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
@@ -46,13 +38,6 @@ def test_a_gone_method_says_what_to_use(name: str) -> None:
     with pytest.raises(SettingsError) as error:
         listed_method(f"{name}:nodes=4", {})
     assert str(error.value) == f"--methods: {hint}"
-
-
-@pytest.mark.parametrize("name", GONE_VERIFIERS)
-def test_a_gone_rule_says_what_to_use_and_its_folders_are_still_compared(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"--verifier: {name} is gone; {GONE_VERIFIERS[name]}"):
-        MethodSettings("static", verifier=name)
-    assert rule_of(name).repeats(0.0) and not rule_of(name).repeats(1.0)
 
 
 @pytest.mark.parametrize("kind", GONE_DRAFTERS)
@@ -101,9 +86,8 @@ def test_old_run_folders_are_continued(case, monkeypatch):
     assert settings.identity() == identity
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     folder = f"{case['settings'].pop('output_dir')}_{digest[:8]}"
-    was = identity | case["settings"]
-    gone = {name: was[name] for name in ("size", "prices", "cfg_mode", "device_map")}
+    gone = {name: identity[name] for name in ("size", "prices")}
     now = settings_dict(settings)
     assert now.keys().isdisjoint(gone)
     method = RENAMED_METHODS.get(identity["method"], identity["method"])
-    assert now | gone == was | {"method": method, "output_dir": folder}
+    assert now | gone == identity | case["settings"] | {"method": method, "output_dir": folder}

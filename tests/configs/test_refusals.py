@@ -46,6 +46,7 @@ draw --adt-bata=1            : Did you mean --adt_beta
 draw --lantern_detla 0.1     : Did you mean --lantern_delta
 draw --methods=ar            : --methods: unknown flag. Did you mean --method
 inspect --method=adt         : --method: unknown flag
+inspect --cfg_mode=sequential : --cfg_mode: unknown flag
 verify                       : verify: there is no such command; use `inspect --run`
 draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help all` li
 draw --nocfg                 : --nocfg: unknown flag
@@ -115,11 +116,16 @@ draw --adt_d_max=2 --adt_d_init=3    : --adt_d_init: expected 1 to 2…got 3
 draw --lantern_k=5                   : only with --verifier lantern or lantern_coupled, not with --
 draw --verifier=lantern --method=ar : --verifier: expected exact with --method ar, got 'lantern'
 draw --verifier=lantern --lantern_delta=2 --lantern_budget=shared : only with --lantern_delta up to
+draw --gsd_reach=5                   : only with --verifier gsd, not with --verifier exact
 draw --verifier=lantern_coupled --lantern_residual=reference : only with --verifier lantern, not wi
 draw --verifier=sampled --method=static : sampled needs --proposal sampled and --method static or ja
+draw --cfg=1 --cfg_mode=sequential   : --cfg_mode: expected parallel with --cfg 1…got 'sequential'
+draw --device_map=auto --device=cpu  : --device_map: 'auto' works only with --device auto
 draw --quantize=int8 --dtype=fp64    : --quantize: 'int8' works only with --dtype bf16 or fp32
 draw --quantize=int4 --dtype=fp32    : --quantize: expected int8 with --dtype fp32…got 'int4'
 draw --quantize=int4 --dtype=bf16 --device=cpu : --quantize: expected int8 with --device cpu, got 'i
+draw --quantize=int8 --device_map=auto : --quantize: 'int8' works only with --device_map single
+draw --compile=inductor --device_map=auto : --compile: …only on one device, not with --device_map au
 draw --compile=inductor --quantize=int8 : --compile: …off, on or auto with --quantize int8
 draw --caption=all                   : --caption: …only with --prompt MSCOCO2017Val
 draw --negative_prompt=x             : --negative_prompt: 'x' works only with …emu3

@@ -34,11 +34,13 @@ from decoding.positional_noise import PositionalNoise
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree
-from decoding.verifiers import host, sampled
+from decoding.verifiers import host, sampled, spectr
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.host import Array, ImageTree
+from decoding.verifiers.paths import PathExplore
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
+from decoding.verifiers.spectr import SpecTr, selection_ratio
 from decoding.verifiers.traversal import Block, Traversal
 from runs.methods import VERIFIERS as RULES
 
@@ -188,12 +190,20 @@ def fast() -> Iterator[None]:
     """
 
     @cache
+    def ratio(p: bytes, q: bytes, count: int) -> float:
+        return selection_ratio(np.frombuffer(p), np.frombuffer(q), count)
+
+    @cache
     def softmax(log_weights: bytes) -> Array:
         return host.softmax(np.frombuffer(log_weights))
+
+    def ratio_of(p: Array, q: Array, count: int) -> float:
+        return ratio(p.tobytes(), q.tobytes(), count)
 
     gc.disable()
     try:
         with (
+            patch.object(spectr, "selection_ratio", ratio_of),
             patch.object(ImageTree, "p", lambda tree, n: softmax(tree.log_p[n].tobytes()).copy()),
             patch.object(ImageTree, "q", lambda tree, n: softmax(tree.log_q[n].tobytes()).copy()),
         ):
@@ -305,6 +315,10 @@ def p_stays() -> AbstractContextManager:
     return patch.object(sampled, "residual", lambda p, q: p)
 
 
+def ratio_1() -> AbstractContextManager:
+    return patch.object(spectr, "selection_ratio", lambda *_: 1.0)
+
+
 TARGET, DRAWS = partial(accepts_with, "target"), partial(accepts_with, "draft 0")
 # Each has to fail: the test could not see that fault otherwise.
 CONTROLS = (
@@ -318,6 +332,8 @@ CONTROLS = (
     control("p stays", KeepsRest(), "sampled, cousins, near"),
     control("p stays", BlockKeepsRest(), "sampled, chain, near"),
     control("a refused branch is forgotten", ForgetsBranch(), "sampled, three levels, disjoint"),
+    control("min(1, p / q) of every draw", SpecTr(), "sampled, siblings, near", ratio_1),
+    control("path by path", PathExplore(), "sampled, cousins, near"),
     control("pruned by value", Sampled(), "sampled, pruned, near"),
 )
 

@@ -126,6 +126,7 @@ METHODS = {
     # in these trees a refused position is judged again, by the next sibling
     "sampled": MethodSettings("static", proposal="sampled", verifier="sampled"),
     "traversal": MethodSettings("static", proposal="sampled", verifier="traversal"),
+    "spectr": MethodSettings("static", proposal="sampled", verifier="spectr"),
 }
 
 

@@ -13,6 +13,7 @@ from fakes import DictatedStreams, codes, tree_of
 from rules import Distributions, noise_of, one_round
 from test_engine import JOBS, VOCAB
 
+from configs.acceptance import GsdSettings, PathSettings
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import ImageNoise, NoiseShape, stream_key, uniform, uniform_at
 from decoding.policies.static import StaticTree, rank_paths
@@ -20,6 +21,7 @@ from decoding.positional_noise import NodeNoise
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.rejection import Rejection
+from decoding.verifiers.spectr import selection_ratio
 from decoding.verifiers.traversal import Block
 from runs.methods import build_engine
 from runs.session import Session
@@ -34,6 +36,7 @@ LOSSLESS = {
     "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
     "sampled": MethodSettings("static", proposal="sampled", verifier="sampled"),
     "rejection, grafted": MethodSettings(**GRAFTED, depth=3, width=3, verifier="rejection"),
+    "spectr": MethodSettings("static", proposal="sampled", verifier="spectr"),
     "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=5),
     # the tree has more nodes than the model has codes, and two parents on a level
     "traversal": MethodSettings("static", proposal="sampled", verifier="traversal"),
@@ -43,6 +46,13 @@ RELAXED = {
     "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", relaxed=LANTERN),
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", relaxed=LANTERN),
     "lantern, grafted": MethodSettings(**GRAFTED, verifier="lantern", relaxed=LANTERN),
+    "gsd": MethodSettings(
+        "jacobi", proposal="sampled", verifier="gsd", window=5, relaxed=GsdSettings(reach=2)
+    ),
+    "path_explore": MethodSettings("static", proposal="sampled", verifier="path_explore"),
+    "path_relax": MethodSettings(
+        "static", proposal="sampled", verifier="path_relax", relaxed=PathSettings(delta=0.3)
+    ),
 }
 OTHERS = {
     "plain": MethodSettings("ar"),
@@ -73,7 +83,7 @@ def test_images_do_not_depend_on_their_batch(name, distribution, made) -> None:
     assert made(name, distribution, 3) == made(name, distribution, 1)
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
+@pytest.mark.parametrize("name", [*LOSSLESS, "gsd", "path_explore", "path_relax"])
 def test_temperature_0_is_plain_decoding(name, made) -> None:
     assert made(name, GREEDY, 3) == made("plain", GREEDY, 1)
 
@@ -104,6 +114,17 @@ def test_single_numbers_are_those_of_whole_rows() -> None:
         assert [[uniform_at(key, p, c) for c in range(30)] for p in range(40)] == rows.tolist()
         shape = NoiseShape(99, 30, False, torch.float64, torch.device("cpu"))
         assert ImageNoise(seed, 5, shape).accept(3, 2) == rows[8, 2]
+
+
+def test_the_ratio_of_spectr_solves_its_equation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.randn(2, 50, 9, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+    for image, (p, q) in enumerate(zip(*pairs.numpy(), strict=True)):
+        count = 1 + image % 4
+        rho = selection_ratio(p, q, count)
+        beta = torch.minimum(torch.tensor(q), torch.tensor(p / rho)).sum()
+        assert 1 <= rho <= count
+        torch.testing.assert_close(1 - (1 - beta) ** count, rho * beta)
 
 
 def test_blocks_are_accepted_by_the_published_formula() -> None:

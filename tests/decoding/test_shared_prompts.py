@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from test_engine import METHODS, PLAIN, engine_of
 from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from models.base import TransformerSpec
+from models.guidance import SequentialGuidance
 from runs.session import Session
 
 TEXTS = ["a cat"] * 4 + ["two blue dogs on a mat"] * 3 + ["a cat", "a red cat", "a red cat"]
@@ -67,19 +69,27 @@ def test_every_engine_reads_anew(session, alone, reads) -> None:
     assert [name for name in reads if name != "prefill"] == ["prompt", "read"] * 2
 
 
+def test_guidance_rows_in_turn(session, alone) -> None:
+    in_turn = replace(session, target=SequentialGuidance(session.target))
+    assert codes(engine_of(in_turn, METHODS["eagle recall"], 3), JOBS) == alone
+
+
 SPEC = TransformerSpec(
     vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64
 )
 CPU = torch.device("cpu")
 
 
+@pytest.mark.parametrize("devices", [None, (CPU, torch.device("cpu", 0), CPU)])
 @pytest.mark.parametrize("lengths", [[7, 7], [7, 4]])
-def test_tokens_move_in_all_layers(lengths) -> None:
-    cache = KVCache(SPEC, CacheShape(2, 2, 20), torch.float64, torch.device("cpu"))
-    cache.memory.normal_()
-    before, path = cache.memory.clone(), torch.tensor([[0, 3], [0, 2]])
+def test_tokens_move_in_all_layers_on_all_devices(lengths, devices) -> None:
+    spec = replace(SPEC, layers=3, layer_devices=devices)
+    cache = KVCache(spec, CacheShape(2, 2, 20), torch.float64, CPU)
+    for memory in cache.memory:
+        memory.copy_(torch.randn(memory.shape, dtype=memory.dtype))
+    before, path = torch.cat(cache.memory), torch.tensor([[0, 3], [0, 2]])
     cache.move(torch.tensor(lengths), path)
-    after = cache.memory
+    after = torch.cat(cache.memory)
     for row in range(4):
         first, slots = lengths[row // 2], path[row // 2] + lengths[row // 2]
         expected = before[:, row].clone()

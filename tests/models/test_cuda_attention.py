@@ -42,7 +42,7 @@ def network(heads: int, kv_heads: int, size: int) -> Transformer:
 def cache_of(model: Transformer) -> KVCache:
     """Two images of two rows; the second row begins three slots later."""
     cache = KVCache(model.spec, CacheShape(2, 2, 400), HALF, torch.device("cpu"))
-    cache.memory.normal_(generator=torch.Generator().manual_seed(1))
+    cache.memory[0].normal_(generator=torch.Generator().manual_seed(1))
     cache.padding[1::2, :3] = -torch.inf
     return cache
 
@@ -55,7 +55,7 @@ def read(model: Transformer, n: int, lengths: Tensor) -> tuple[Tensor, Tensor]:
     visible |= torch.eye(n, dtype=torch.bool)
     depths = torch.arange(n).expand(2, -1)
     context = CacheView(cache, lengths, 300, n).open(depths, visible)
-    return model.blocks(x, context), cache.memory
+    return model.blocks(x, context), cache.memory[0]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -99,8 +99,9 @@ def test_leaves_passes_without_slots_to_torch(cache, monkeypatch) -> None:
     assert (found - wanted).abs().max() < 4e-3
 
 
-def test_reads_prompts(monkeypatch) -> None:
-    """A prompt's slots are the same in all rows."""
+@pytest.mark.parametrize("rows", [slice(0, 2), slice(1, None, 2)], ids=["prompt", "in turn"])
+def test_reads_prompts_and_guidance_rows_in_turn(rows, monkeypatch) -> None:
+    """A prompt's slots are the same in all rows; one row of two has its own strides."""
     monkeypatch.setattr(kernels, "TYPE", HALF)
     model = network(2, 1, 64)
     x = torch.randn(2, 70, model.spec.hidden, generator=torch.Generator().manual_seed(3)).to(HALF)
@@ -109,8 +110,11 @@ def test_reads_prompts(monkeypatch) -> None:
         model.blocks.blocks[0].attention.attend = attend
         cache = cache_of(model)
         context = cache.prefill(1, 70, torch.tensor([0, 3]))
-        found.append(model.blocks(x, context))
-        written.append(cache.memory)
+        if rows.step:
+            part = context.cache.part(rows)
+            context = Context(context.positions[rows], context.mask[rows], part)
+        found.append(model.blocks(x[rows], context))
+        written.append(cache.memory[0])
     assert torch.equal(*written)
     assert (found[0] - found[1]).abs().max() < 4e-3 * found[0].abs().max()
 

@@ -49,7 +49,7 @@ def cache_of(model: Transformer, lengths: list[int]) -> CountedCache:
     dtype = model.norm.weight.dtype
     cache = CountedCache(model.spec, CacheShape(len(lengths), 2, 600), dtype, torch.device("cpu"))
     cache.begin(torch.tensor([0, 3] * len(lengths)))
-    cache.memory.normal_(generator=torch.Generator().manual_seed(1))
+    cache.memory[0].normal_(generator=torch.Generator().manual_seed(1))
     cache.advance(lengths)
     return cache
 
@@ -67,11 +67,11 @@ def both(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ...
     """Features of a pass as torch runs it and fused, each with the cache that it leaves."""
     images = len(cache.lengths)
     ids = torch.randint(40, (2 * images, n), generator=torch.Generator().manual_seed(2))
-    found, before = [], cache.memory.clone()
+    found, before = [], cache.memory[0].clone()
     for model.blocks.run in (run_by_torch, fused.run_fused):
         (forget_packed if model.blocks.run is run_by_torch else pack_weights)(model)
-        cache.memory.copy_(before)
-        found.append((model(ids, cache.open(*seen(images, n)), layers), cache.memory.clone()))
+        cache.memory[0].copy_(before)
+        found.append((model(ids, cache.open(*seen(images, n)), layers), cache.memory[0].clone()))
     return found
 
 
@@ -173,12 +173,12 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     for n in (3, 17, 19):
         ids = torch.randint(40, (4, n), generator=generator)
         together = cache_of(model, [17, 17])
-        before = together.memory.clone()
+        before = together.memory[0].clone()
         states = model(ids, together.chain(n), layers)
         scores = model.score(states[..., : spec.hidden])
         for image in range(2):
             rows, alone = slice(2 * image, 2 * image + 2), cache_of(model, [17])
-            alone.memory.copy_(before[:, rows])
+            alone.memory[0].copy_(before[:, rows])
             for step in range(n):
                 # the features, then the states after every layer
                 state = model(ids[rows, step : step + 1], alone.chain(1), layers)
@@ -186,7 +186,7 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
                 score = model.score(state[..., : spec.hidden])
                 assert torch.equal(score[:, 0], scores[rows, step])
                 alone.advance([1])
-            assert torch.equal(alone.memory, together.memory[:, rows])
+            assert torch.equal(alone.memory[0], together.memory[0][:, rows])
     assert all(passes)
 
 

@@ -52,6 +52,9 @@ def test_compiled_kernels_read_a_copy_until_weights_change() -> None:
     for wrong in (tokens(3, 11), tokens(3, 12, dtype=torch.float64)):
         with pytest.raises(RuntimeError):  # as torch does
             linear(wrong)
+    odd = Linear(11, 8, bias=False).requires_grad_(False)  # bfloat16 is read in pairs
+    pack_weights(odd)
+    assert odd.packed is None and odd(tokens(3, 11)).shape == (3, 8)
 
 
 def test_weights_of_other_types_or_in_training_are_not_packed() -> None:

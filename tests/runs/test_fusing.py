@@ -130,6 +130,7 @@ def test_kernels_run_where_they_are_faster_unless_they_are_off(
         ({"compile": "inductor"}, (8, 0), True),
         ({"compile": "off"}, (9, 0), False),
         ({}, (7, 5), False),  # without products in bf16
+        ({"device": "auto", "device_map": "auto"}, (9, 0), False),  # layers on several GPUs
     ],
 )
 def test_on_a_gpu_caches_are_read_by_triton_where_it_can(

@@ -83,10 +83,14 @@ def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
 
 @needs_inductor
 @only_in_all
-def test_so_they_do_across_row_ends(lumina_folder) -> None:
-    plain = open_lumina(lumina_folder, "64")
-    session = open_session(replace(plain.settings, compile="inductor"))
-    assert codes(session, "adt", 1.0, 2) == codes(plain, "ar", 1.0, 1)
+@pytest.mark.parametrize("case", ["one guidance row after the other", "across row ends"])
+def test_so_they_do(case, checkpoint, lumina_folder) -> None:
+    row_ends = case == "across row ends"
+    plain = open_lumina(lumina_folder, "64") if row_ends else opened(checkpoint, "off")
+    changes = {} if row_ends else {"cfg_mode": "sequential"}
+    session = open_session(replace(plain.settings, compile="inductor", **changes))
+    for method in ("adt",) if row_ends else ("ar", "jacobi", "block"):
+        assert codes(session, method, 1.0, 2) == codes(plain, "ar", 1.0, 1)
 
 
 class Written(CudaGraphs):

@@ -180,6 +180,30 @@ def test_too_few_images_are_said_to_be(images, few) -> None:
     assert "compared on 0 images" in module.shortage([plain], plain, 0.1)
 
 
+def test_the_file_is_a_recipe_and_warns_under_other_conditions(
+    tune, tmp_path, checkpoint, capsys
+) -> None:
+    path = tmp_path / "tuned.yaml"
+    assert tune() == 0
+    capsys.readouterr()
+    content = yaml.safe_load(path.read_text())
+    settings = settings_of(path, checkpoint)
+    assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
+    assert "tuned under" not in capsys.readouterr().err
+    content["tuned"]["conditions"]["machine"] = "an abacus"
+    path.write_text(yaml.safe_dump(content))
+    settings_of(path, checkpoint, temperature="0.5")
+    said = capsys.readouterr().err
+    assert "machine an abacus there" in said and "temperature 1.0 there, 0.5 here" in said
+    other = "recall" if content["method"] != "recall" else "ar"
+    settings_of(path, checkpoint, method=other)
+    assert "tuned" not in capsys.readouterr().err, "another method was asked for"
+    content["tuned"] = "yesterday"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(SettingsError, match=r"tuned.yaml: tuned: expected what"):
+        settings_of(path, checkpoint)
+
+
 def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     tune, checkpoint, tmp_path, capsys, monkeypatch
 ) -> None:

@@ -32,6 +32,7 @@ from configs.schema import LanternSettings, MethodSettings, RunSettings
 from models.base import TargetOptions
 from models.files.network import Network
 from models.fused import can_fuse
+from models.placement import dispatch
 from models.registry import FAMILIES, load_codec
 from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
@@ -264,6 +265,28 @@ def test_a_long_prompt_is_refused(name, room, originals) -> None:
     target = SMALL[name].load(originals[name]).target
     with pytest.raises(ValueError, match=rf"the prompt has \d+ tokens .* takes {room}: 'aaaa"):
         target.prompt("a" * 300, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "places"),
+    [("emu3", "sequential", ["cpu", "disk"]), ("janus_pro", "parallel", ["disk", "cpu"])],
+)
+def test_layers_that_accelerate_holds(name, mode, places, originals, tmp_path) -> None:
+    pytest.importorskip("accelerate")
+    eagle = MethodSettings("eagle2")
+    settings = SMALL[name].settings(originals[name])
+    opened = open_session(replace(settings, cfg_mode=mode, method=eagle))
+    dispatch(getattr(opened.target, "target", opened.target), places, CPU, str(tmp_path / "off"))
+    plain = decoded(SMALL[name].load(originals[name]))
+    assert all(map(torch.equal, decoded(opened, eagle), plain))
+
+
+@pytest.mark.parametrize("name", ["emu3_5", "janus_pro", "liquid", "lumina_mgpt2"])
+def test_guidance_rows_one_after_the_other(name, originals) -> None:
+    session = SMALL[name].load(originals[name], MethodSettings("eagle2"))
+    apart = open_session(replace(session.settings, cfg_mode="sequential"))
+    images = decoded(apart, MethodSettings("eagle2")), decoded(session)
+    assert all(map(torch.equal, *images))
 
 
 def test_llamagen_knows_lengths_of_prompts_without_its_text_encoder(originals, monkeypatch) -> None:

@@ -1,0 +1,53 @@
+"""Guidance rows one after the other: half the memory for activations, twice the forward passes.
+
+The drafter still computes both rows in one batch. Weights, KV caches and tokens are the same.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.base import Cache, Context, Layers, PromptRows
+from models.target import TargetModel
+
+
+class SequentialGuidance:
+    """A target that computes the first guidance row of all images, then the second."""
+
+    def __init__(self, target: TargetModel):
+        self.target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
+
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
+        """As the target's."""
+        return self._in_turn(
+            context, lambda rows, part: self.target.read(prompt.part(rows), part, layers)
+        )
+
+    def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
+        """As the target's."""
+        return self._in_turn(
+            context, lambda rows, part: self.target.features(ids[rows], part, layers)
+        )
+
+    def _in_turn(self, context: Context, forward: Callable[[slice, Context], Tensor]) -> Tensor:
+        """Return the features of all rows.
+
+        Without a cache, which knows the rows of an image, they are computed together.
+        """
+        cache: Cache | None = context.cache
+        if cache is None or cache.guidance == 1:
+            return forward(slice(None), context)
+        parts = [slice(row, None, cache.guidance) for row in range(cache.guidance)]
+        return torch.stack([forward(rows, self._part(context, rows)) for rows in parts], 1).flatten(
+            0, 1
+        )
+
+    @staticmethod
+    def _part(context: Context, rows: slice) -> Context:
+        mask = None if context.mask is None else context.mask[rows]
+        return Context(context.positions[rows], mask, context.cache.part(rows))

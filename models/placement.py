@@ -1,0 +1,126 @@
+"""A target that is larger than one GPU: its layers spread over all of them by accelerate's hooks.
+
+Embedding, final norm and head stay on the first GPU, where drafter, distribution and tree live, so
+features come back there. A layer's keys and values lie on the layer's device. Layers that fit on no
+GPU stay in the CPU's memory and are copied to the first GPU for every pass, which is slow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from models.base import TransformerSpec
+from models.linear import forget_packed
+from models.target import TargetModel
+from models.transformer import run_by_torch
+
+_KEPT_FREE = 0.1  # of every GPU, for activations
+_IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a transformer takes in memory, in bytes."""
+
+    layer: int  # weights of a layer
+    cache: int  # its keys and values
+    first: int  # what stays on the first device
+
+
+def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
+    """Return what a transformer takes with a KV cache of so many rows and slots.
+
+    The first device also keeps room for a drafter of one layer.
+    """
+    spec: TransformerSpec = transformer.spec
+    weights = sum(parameter.nbytes for parameter in transformer.parameters())
+    itemsize = transformer.norm.weight.itemsize
+    layer = sum(parameter.nbytes for parameter in transformer.blocks.parameters()) // spec.layers
+    cache = 2 * rows * spec.kv_heads * spec.head_dim * slots * itemsize
+    drafter = transformer.embedding.weight.nbytes + 2 * spec.hidden**2 * itemsize + layer + cache
+    return Load(layer, cache, weights - layer * spec.layers + drafter + _IMAGE_BYTES)
+
+
+def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
+    """Return the device of every layer, the first devices filled first; None where none has room.
+
+    The first device also holds the keys and values of the layers without a device, and the weights
+    of one of them at a time.
+
+    free: bytes of every device.
+    """
+    devices: list[int | None] = []
+    # layers without a device take room on the first one, which may leave more without
+    for homeless in range(layers + 1):
+        copied = load.layer + homeless * load.cache if homeless else 0
+        devices = _fill(layers, load.layer + load.cache, [free[0] - load.first - copied, *free[1:]])
+        if devices.count(None) <= homeless:
+            break
+    return devices
+
+
+def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
+    devices: list[int | None] = []
+    device = 0
+    for _ in range(layers):
+        # never back to an earlier device: features cross from each to the next only once
+        while device < len(room) and room[device] < size:
+            device += 1
+        devices.append(device if device < len(room) else None)
+        if device < len(room):
+            room[device] -= size
+    return devices
+
+
+def spread(target: TargetModel, rows: int, slots: int) -> None:
+    """Spread a target in the CPU's memory over all GPUs; rows, slots: of its KV cache."""
+    main = torch.device("cuda", 0)
+    target.place(main)
+    count = torch.cuda.device_count()
+    free = [int(torch.cuda.mem_get_info(number)[0] * (1 - _KEPT_FREE)) for number in range(count)]
+    devices = plan(target.spec.layers, load_of(target.transformer, rows, slots), free)
+    if None in devices:
+        slow = devices.count(None)
+        print(
+            f"--device_map auto: {slow} of {len(devices)} layers fit on no GPU and stay "
+            "in the CPU's memory: slow"
+        )
+    dispatch(target, ["cpu" if device is None else device for device in devices], main)
+
+
+def dispatch(
+    target: TargetModel,
+    places: Sequence[int | str],
+    main: torch.device,
+    offload: str | None = None,
+) -> None:
+    """Put every layer where `places` says, all else of the transformer on `main`.
+
+    Args:
+        target: its transformer lies in the CPU's memory, its other parts on `main`.
+        places: of every layer a CUDA device's number, "cpu" or "disk".
+        main: device of ids and features; layers in the CPU's memory or on the disk compute on it.
+        offload: folder of the layers on the disk.
+
+    Raises:
+        ValueError: if accelerate is not installed.
+    """
+    try:
+        from accelerate import dispatch_model
+    except ImportError as error:
+        raise ValueError(
+            "--device_map: found 'auto', which needs the package accelerate; it is not here"
+        ) from error
+    forget_packed(target.transformer)
+    target.transformer.blocks.run = run_by_torch  # our kernels would bypass accelerate's hooks
+    first = main.index if main.type == "cuda" else "cpu"
+    device_map = dict.fromkeys(("embedding", "norm", "head"), first)
+    device_map |= {f"blocks.blocks.{layer}": device for layer, device in enumerate(places)}
+    # force_hooks: accelerate leaves hooks out where everything lies on one device
+    dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)
+    computing = tuple(
+        torch.device("cuda", device) if isinstance(device, int) else main for device in places
+    )
+    target.spec = target.transformer.blocks.spec = replace(target.spec, layer_devices=computing)
