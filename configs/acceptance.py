@@ -17,6 +17,7 @@ class LanternSettings(Settings):
 
     prefix: ClassVar[str] = "lantern_"
     group: ClassVar[str] = "Relaxed acceptance (--verifier lantern, lantern_coupled)"
+    # k and delta: the defaults of LANTERN's code
     k: int = setting(
         1000, "how many nearest codes may lend a draft their probability", low=1, high=2**16 - 1
     )

@@ -21,6 +21,7 @@ from support.json_files import parse_json
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 LIST = "captions.jsonl"
 _UNPACK = "Unpack WebDataset shards first: tar -xf FILE."  # KEY.jpg and KEY.txt are pairs then
+# also those of Hugging Face's image folders: file_name and text
 _IMAGE_KEYS, _CAPTION_KEYS = ("image", "file", "file_name"), ("caption", "text", "prompt")
 
 

@@ -49,7 +49,8 @@ LEAST_PSNR = 18.0  # dB; public codecs reach 20 and more on photographs, ckpts/t
 LEAST_PSNR_GAIN = 3.0  # dB above pictures of one colour
 LEAST_DRAFT_GAIN = 0.01  # total variation
 HITS = (1, 4, 10)  # the drafter's best codes among which the target's choice is looked for
-# The largest gap between two tokens' perturbed scores that rounding in bf16 may decide.
+# The largest gap between two tokens' perturbed scores that rounding in bf16 may decide: it rounds
+# logits of 16 to 32 to multiples of 0.125, and guidance multiplies the error.
 BF16_TIE = 1.0
 # Mean difference of logits, in standard deviations of the logits, that rounding may make.
 # transformers computes parts of fp64 in fp32, so even fp64 gets a bound above 0.

@@ -25,7 +25,7 @@ from models.quantize import copies_bytes, weight_bytes
 from runs.methods import build_policy
 from runs.session import DTYPES
 
-META = torch.device("meta")
+META = torch.device("meta")  # tensors there have shapes and bytes, but no memory
 UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
 

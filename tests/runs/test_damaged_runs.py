@@ -85,7 +85,6 @@ DAMAGE = {
     "NaN": (line(RECORDS, 1, tau=float("nan")), "records.jsonl, line 1: .*got "),
     "a huge tau": (line(RECORDS, 1, tau=10**400), "line 1: .*got a record"),
     "text between records": (text(RECORDS, "hello", True), "records.jsonl, line 1: .*got 'hello'"),
-    "brackets between records": (text(RECORDS, DEEP, True), "records.jsonl, line 1: .*got '..."),
     "records in a folder": (folder(RECORDS), "records.jsonl: cannot be read: Is a directory"),
     "trace: no number": (line(TRACE, 3, round=None), "trace.jsonl, line 3: .*got a round None"),
     "trace of text": (text(TRACE, "hello", True), "trace.jsonl, line 1: .*got 'hello'"),
@@ -108,7 +107,7 @@ def test_a_damaged_folder_is_refused_by_name_and_stays_as_it_is(whole, run, faul
     damage, message = DAMAGE[fault]
     damage(run)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(SettingsError, match=message.replace("'...", "'")):
+    with pytest.raises(SettingsError, match=message):
         generate(whole, run, num_images=4)
     changed = {path for path, content in before.items() if path.read_bytes() != content}
     assert changed <= {run / ".lock", run / "run.json" if "trace" in fault else run / ".lock"}

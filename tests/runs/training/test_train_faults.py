@@ -57,7 +57,6 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
-DEEP = "[" * 100_000
 STATE, LOG, EVALUATION = "out/checkpoint/state.pt", "out/log.jsonl", "out/evaluation.json"
 FAULTS = {
     "a checkpoint of junk": (STATE, content("junk")),
@@ -68,15 +67,12 @@ FAULTS = {
     "a checkpoint of other weights": (STATE, state(weights={"fc.weight": torch.ones(1)})),
     "a checkpoint of other optimizers": (STATE, state(optimizers=[])),
     "a log of text": (LOG, content("hello\n{}\n\n")),
-    "a log of brackets": (LOG, content(f"{DEEP}\n{DEEP}\n\n")),
     "a log without steps": (LOG, content('{"loss": 1}\n\n\n')),
     "a log in a folder": (LOG, folder),
     "figures of junk": (EVALUATION, content("{")),
-    "figures of brackets": (EVALUATION, content(DEEP)),
     "figures of another program": (EVALUATION, content('{"speed": []}')),
     "figures in a folder": (EVALUATION, folder),
     "a cache of another program": ("cache/about.json", content("[]")),
-    "a cache of brackets": ("cache/about.json", content(DEEP)),
     "a cache in a folder": ("cache/about.json", folder),
 }
 
