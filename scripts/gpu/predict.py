@@ -227,10 +227,11 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, in
 
 
 def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dict[str, str]:
-    corners = [gpu.scaled(*change) for change in product((1 - ERROR, 1 + ERROR), repeat=3)]
-    times = [row.round_ms(corner) for corner in corners]
+    time = row.round_ms(gpu)
     tau, speed, compiled_speed = NONE, NONE, NONE
     if row.tau is not None:
+        # a speed-up is a ratio, which moves where prices err in opposite directions
+        corners = [gpu.scaled(*change) for change in product((1 - ERROR, 1 + ERROR), repeat=3)]
         around = [row.speedup(plain, corner) for corner in corners]
         tau, compiled_speed = f"{row.tau:.2f}", f"{row.speedup(plain, gpu, True):.2f}"
         speed = f"{row.speedup(plain, gpu):.2f} ({min(around):.2f}-{max(around):.2f})"
@@ -240,7 +241,7 @@ def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dic
         "GB": f"{sum(work.kernels * work.bytes for work in row.work) / 1e9:.1f}",
         "GFLOP": f"{sum(work.kernels * work.operations for work in row.work) / 1e9:.0f}",
         "launched ms": f"{gpu.launched(row.work) + row.rule_ms(gpu):.1f}",
-        "replayed ms": f"{row.round_ms(gpu):.1f} ({min(times):.1f}-{max(times):.1f})",
+        "replayed ms": f"{time:.1f} ({(1 - ERROR) * time:.1f}-{(1 + ERROR) * time:.1f})",
         **{kind: f"{milliseconds:.2f}" for kind, milliseconds in row.replayed(gpu).items()},
         "tau": tau,
         "predicted speed-up": speed,
@@ -256,9 +257,9 @@ def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dic
 def _measured(path: str | None, images: int) -> dict[str, float]:
     """Return the milliseconds of replayed rounds that scripts.gpu.rounds measured, by method."""
     ending = f", batch {images}, --compile auto"
-    lines = read_lines(Path(path)) if path else []
-    lines = [line for line in lines if line["id"].endswith(ending) and "ms_per_round" in line]
-    return {line["id"].removesuffix(ending): line["ms_per_round"] for line in lines}
+    rows = read_lines(Path(path)) if path else []
+    rows = [row for row in rows if row["id"].endswith(ending) and "ms_per_round" in row]
+    return {row["id"].removesuffix(ending): row["ms_per_round"] for row in rows}
 
 
 def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:

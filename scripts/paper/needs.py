@@ -9,9 +9,8 @@ from pathlib import Path
 from configs.acceptance import LanternSettings
 from configs.command_line import listed_method, read, read_words
 from configs.evaluation import EvaluateSettings
-from configs.fields import Values, build
+from configs.fields import build
 from configs.methods import MethodSettings
-from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
 from eval.metrics.base import Unavailable
@@ -21,7 +20,6 @@ from models.registry import FAMILIES
 from runs.check.files import Examination
 from runs.check.report import NOTE, as_table
 from runs.commands import evaluate_settings
-from runs.prompts import prompt_items
 from support.border import Failure
 from support.script import run_script
 
@@ -29,7 +27,7 @@ from support.script import run_script
 def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "") -> None:
     """Print what is here and what is missing; fail if a file of the model or a drafter is missing.
 
-    Prompts that are missing are a note: they are small, and `run.sh` downloads them afterwards.
+    Prompts are not looked at: `run.sh` downloads them afterwards, and `benchmark` reads them first.
 
     Args:
         flags: those of the table's commands, as generate_images takes them.
@@ -41,9 +39,12 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
         Failure: a file of the model or its drafter is missing or damaged, or metrics are asked for
             of images that are only tokens.
     """
-    values, rows = flag_values(flags), methods_of(methods)
+    recipe, given = read("generate_images", read_words("generate_images", shlex.split(flags)))
+    values, rows = recipe | given, methods_of(methods)
     drafted = [name for name, method in rows.items() if method.drafted]
-    settings = build(InspectSettings, values if drafted else without_drafter(values))
+    if not drafted:
+        values.pop("drafter_path", None)  # of the recipe, for rows that are not asked for
+    settings = build(InspectSettings, values)
     judging = evaluate_settings(
         read_words("evaluate", ["--output_dir=table", *shlex.split(evaluate)])
     )
@@ -55,7 +56,6 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
         )
     report = Examination(settings).report()
     print(as_table(report, settings), "\n")
-    print(f"prompts: {_prompts(values)}")
     lacks = {name: _lacks(name, judging, settings.model) for name in metrics}
     for name, text in lacks.items():
         if text:
@@ -86,30 +86,6 @@ def methods_of(names: str) -> dict[str, MethodSettings]:
         entry = str(recipe) if recipe.is_file() else name
         rows[name] = listed_method(entry, {}, "METHODS")
     return rows
-
-
-def flag_values(flags: str) -> Values:
-    """Return the values by flag that generate_images would read from these words."""
-    recipe, given = read("generate_images", read_words("generate_images", shlex.split(flags)))
-    return recipe | given
-
-
-def count_images(values: Values) -> int:
-    """Return how many images each row of the table has; a SettingsError for unusable prompts."""
-    plain = without_drafter(values)
-    return len(prompt_items(build(RunSettings, plain, method=MethodSettings("ar"))))
-
-
-def without_drafter(values: Values) -> Values:
-    """Return the values without the drafter, which plain decoding would refuse."""
-    return {name: value for name, value in values.items() if name != "drafter_path"}
-
-
-def _prompts(values: Values) -> str:
-    source = DATASETS.get(values["prompt"])
-    if source and "prompt_file" not in values and not (ROOT / "configs/prompts" / source).is_file():
-        return f"{values['prompt']}, not here yet: scripts/get_prompts.sh downloads them"
-    return f"{values['prompt']}, {count_images(values)} of them"
 
 
 def _lacks(metric: str, settings: EvaluateSettings, model: str) -> str | None:

@@ -20,6 +20,8 @@ from support.durable import replace_file
 from support.script import run_script
 
 IMAGE_CODES = 1024
+MAX_MERGES = 400  # training stops before when every word is one token
+MULTIPLE = 64  # of the size of the vocabulary
 LEADING_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
 CLOSING_NAMES = ("<eoss>", "<racm3:break>", "<reserved08706>", "<reserved08707>")
 _DIGIT_LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
@@ -30,21 +32,15 @@ def image_token_name(code: int) -> str:
     return f"IMGIMG{str(code).translate(_DIGIT_LETTERS)}Z"
 
 
-def build_tokenizer(
-    captions: Iterable[str], max_merges: int = 400, multiple: int = 64
-) -> Tokenizer:
-    """Train byte-level BPE on the captions; returns a tokenizer with the ids described above.
-
-    Training stops before `max_merges` when every word is one token. The size of the vocabulary is
-    rounded up to a multiple of `multiple`.
-    """
-    merges = _learn_merges(captions, max_merges)
+def build_tokenizer(captions: Iterable[str]) -> Tokenizer:
+    """Train byte-level BPE on the captions; returns a tokenizer with the ids described above."""
+    merges = _learn_merges(captions)
     names = [*LEADING_NAMES, *map(image_token_name, range(IMAGE_CODES)), *CLOSING_NAMES]
     # all bytes, so that any text has tokens
     names += sorted(pre_tokenizers.ByteLevel.alphabet())
     # two merges may make the same word, which needs one id
     names += dict.fromkeys(first + second for first, second in merges)
-    names += [f"<reserved{i:05d}>" for i in range(-len(names) % multiple)]
+    names += [f"<reserved{i:05d}>" for i in range(-len(names) % MULTIPLE)]
     vocab = {name: i for i, name in enumerate(names)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     make_byte_level(tokenizer)
@@ -66,13 +62,13 @@ def make_tokenizer(
     print(f"{target}: {size} ids; captions have {mean:.2f} tokens, at most {max(lengths)}")
 
 
-def _learn_merges(captions: Iterable[str], max_merges: int) -> list[tuple[str, str]]:
+def _learn_merges(captions: Iterable[str]) -> list[tuple[str, str]]:
     """Return pairs of byte-level symbols in the order in which BPE merges them."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     learner = Tokenizer(models.BPE())
     make_byte_level(learner)
     trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + max_merges,
+        vocab_size=len(alphabet) + MAX_MERGES,
         initial_alphabet=alphabet,
         min_frequency=2,
         show_progress=False,

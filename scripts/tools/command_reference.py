@@ -74,18 +74,18 @@ def _shared_flags() -> dict[str, list[str]]:
 def _command(command: str, shared: dict[str, list[str]]) -> str:
     """Return a command's section: an example, its own flags and where the shared ones are."""
     summary, (example, guide) = COMMANDS[command].summary, GUIDES[command]
-    own, elsewhere = [], {}  # rows; shared rows by group
+    unshared, elsewhere = [], {}  # rows; shared rows by group
     for group, row in _rows(command):
         if row in shared.get(group, ()):
             elsewhere.setdefault(group, []).append(row)
         else:
-            own.append(row)
+            unshared.append(row)
     references = [_reference(group, rows, shared[group]) for group, rows in elsewhere.items()]
     sections = [
         f"## {command}",
         f"{summary[0].upper()}{summary[1:]}. [Guide]({guide}), for example "
         f"`python main.py {command} {example}`.",
-        _TABLE + "\n".join(own) if own else "",
+        _TABLE + "\n".join(unshared) if unshared else "",
         "Shared flags: " + "; ".join(references),
     ]
     return "\n\n".join(filter(None, sections)) + "."

@@ -14,7 +14,6 @@ from models.targets.llamagen import LlamaGen
 from scripts.tools import convert_llamagen
 from scripts.tools.convert_llamagen import convert
 from support.json_files import read_object
-from support.script import run_script
 
 
 @pytest.fixture
@@ -86,19 +85,3 @@ def test_other_weights_are_refused(change, message, folder) -> None:
     with pytest.raises(ValueError, match=f"--source .*t2i_512.pt: {message}"):
         convert(source=str(source), output=str(folder.parent / "converted"))
     assert not (folder.parent / "converted").exists()
-
-
-def test_a_flag_that_a_script_does_not_have_is_refused_before_it_runs(monkeypatch, capsys) -> None:
-    ran = []
-
-    def script(*, source: str, layers: int = 2) -> None:
-        ran.append((source, layers))
-
-    monkeypatch.setattr("sys.argv", ["script", "--source=x", "--layrs", "3"])
-    with pytest.raises(SystemExit) as stop:
-        run_script(script)
-    assert stop.value.code == 2 and not ran
-    assert capsys.readouterr().err == "error: flags: expected --source or --layers, got --layrs\n"
-    monkeypatch.setattr("sys.argv", ["script", "--source=x", "--layers", "3"])
-    run_script(script)
-    assert ran == [("x", 3)]
