@@ -18,8 +18,9 @@ from rules import Distributions, decided, emitted, noise_of, one_round, outcome_
 from torch import Tensor
 
 from configs.acceptance import GsdSettings, PathSettings
-from decoding.noise import ImageNoise, NodeNoise
+from decoding.noise import ImageNoise
 from decoding.policies.static import StaticTree, rank_paths
+from decoding.positional_noise import NodeNoise
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
 from decoding.verifiers.host import ImageTree
