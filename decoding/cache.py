@@ -113,14 +113,13 @@ class KVCache:
         """Bytes of keys and values."""
         return sum(memory.nbytes for memory in self.memory)
 
-    def grow(self, slots: int) -> bool:
-        """Make room for at least so many slots per row; returns whether the memory has moved."""
+    def grow(self, slots: int) -> None:
+        """Make room for at least so many slots per row."""
         if slots <= self.slots:
-            return False
+            return
         more = max(slots - self.slots, _LEAST_GROWTH)
         self.memory = tuple(F.pad(memory, (0, 0, 0, more)) for memory in self.memory)
         self.padding = F.pad(self.padding, (0, more))
-        return True
 
     def rows(self, image: int) -> slice:
         """Return the rows of an image."""

@@ -182,7 +182,7 @@ class Engine:
     def _draft(self, round: Round) -> DraftTree:
         """Grow a tree per image from its last decided code."""
         s = self.speculation
-        if s is None or not round.shape.reach:
+        if s is None or not round.shape.reach:  # an image's last token needs no draft
             dtype = self.images.noise.table.dtype
             return GrowingTree.root(round.inputs.code, dtype).complete()
         return s.policy.grow(round, s.drafter, s.proposal)

@@ -52,8 +52,8 @@ class CudaGraphs(Launch):
         if not shape.row_ends:
             rounded = replace(rounded, row_ends=0, end_depths=())
         sizes = "width", "nodes", "window"
-        alike = all(getattr(shape, size) == getattr(rounded, size) for size in sizes)
-        return replace(rounded, uniform=shape.uniform and alike)
+        exact = all(getattr(shape, size) == getattr(rounded, size) for size in sizes)
+        return replace(rounded, uniform=shape.uniform and exact)
 
     def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
         key = _name(program), shape

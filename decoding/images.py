@@ -199,7 +199,7 @@ class Images:
         self.cache = KVCache(target.spec, shape, target.dtype, target.device)
         self.states: list[ImageState | None] = [None] * len(jobs)
         self._make_room(longest)
-        dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        dtype = torch.promote_types(target.dtype, torch.float32)
         size = target.grid.tokens, target.vocab.size
         reach = 1 + self.largest.reach
         noise = NoiseShape(*size, distribution.greedy, dtype, target.device, reach)
@@ -278,6 +278,7 @@ class Images:
         """Return the next round's sizes and numbers, and make its noise."""
         samples = self.speculation is not None and self.speculation.proposal.samples
         inputs = [IDLE if state is None else state.inputs(samples) for state in self.states]
+        # before the round, since a captured one cannot ask whether its noise is there
         self.noise.keep_ahead([numbers.decided for numbers in inputs])
         trees = [numbers.tree for numbers in inputs]
         largest, grid = largest_of(trees), self.target.grid

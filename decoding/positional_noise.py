@@ -81,7 +81,7 @@ class PositionalNoise:
         index = positions.clamp(max=self.shape.positions - 1)
         if rows < self.shape.positions:
             index %= rows
-        if images > 1:
+        if images > 1:  # a launch less for a single one
             index += arange(images, positions.device)[:, None] * rows
         return F.embedding(index, self.table.flatten(0, 1))
 

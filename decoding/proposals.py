@@ -117,7 +117,8 @@ class Sampled:
 
     def noise(self, round: Round, levels: slice, nodes: int) -> Tensor:
         device = round.inputs.code.device
-        return round.draft_noise(arange(levels.stop, device)[levels], arange(nodes, device))
+        positions = round.position(arange(levels.stop, device)[levels])
+        return round.noise.draft(round.inputs.stream, positions, arange(nodes, device))
 
     def children(
         self, draft: Draft, noise: Tensor, count: int, level: int

@@ -134,14 +134,6 @@ class Round:
         ahead = self.ahead[:, : tree.nodes + 1] if tree.chain else None
         return NodeNoise(self.noise, tree.depths, self.inputs.decided, ahead)
 
-    def draft_noise(self, levels: Tensor, parents: Tensor) -> Tensor:
-        """Return noise (images, n, vocab) for the children of n nodes, drawn for this round alone.
-
-        levels: (n,) or (1,), those of the children, from 0. parents: (n,) or (1,) rank of their
-        parent among the nodes that are expanded into its level.
-        """
-        return self.noise.draft(self.inputs.stream, self.position(levels), parents)
-
 
 @dataclass(frozen=True)
 class VerifyTokens:
@@ -182,10 +174,10 @@ class RoundResult:
     def summary(self) -> Tensor:
         """Return what the host reads, (images, 1 + 2 (1 + height) + 3 (1 + nodes)) numbers.
 
-        One tensor, for one transfer, of the type of probabilities, in which indices and codes below
-        2^24 are exact.
+        They have the type of probabilities, in which indices and codes below 2^24 are exact.
         """
         tree, verdict = self.tree, self.verdict
+        # one transfer for all of them, since each is a wait for the device
         likeliest = self.log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution has one
         decided = tree.height + 1
         columns = (

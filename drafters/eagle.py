@@ -120,7 +120,7 @@ class EagleDrafter:
         """largest: no tree is larger."""
         self.head, self.target, self.distribution = head, target, distribution
         self.largest, self.reads = largest, head.spec.target_layers
-        self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        self.dtype = torch.promote_types(target.dtype, torch.float32)  # bf16 would tie scores
         self.room = drafted_slots(largest, target.grid)  # slots drafted in a round
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:

@@ -62,7 +62,7 @@ class JacobiDrafter:
     def __init__(self, target: TargetModel, guess: str, largest: TreeShape):
         """guess: above, left or random. largest: no tree is larger."""
         self.grid, self.codes, self.device = target.grid, target.vocab.size, target.device
-        self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        self.dtype = torch.promote_types(target.dtype, torch.float32)
         self.guess, self.largest = guess, largest
         self.rows = kept_rows(self.grid, largest.reach)
 

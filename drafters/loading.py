@@ -57,9 +57,9 @@ def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDra
         ValueError: a file is missing, damaged or of another target; names it. Weights are judged
             by their headers.
     """
-    found = _find(path, lambda config: family.drafter(config, target), target)
-    found.network.check(folder_shapes(found.folder), str(found.folder))
-    return found
+    drafter = _find(path, lambda config: family.drafter(config, target), target)
+    drafter.network.check(folder_shapes(drafter.folder), str(drafter.folder))
+    return drafter
 
 
 def load_drafter(path: str, target: TargetModel, dtype: torch.dtype | None = None) -> LoadedDrafter:

@@ -153,10 +153,10 @@ class RecallDrafter(JacobiDrafter):
 
 @fused
 def share_of(
-    similarity: Tensor, line: tuple[float, float], reached: Tensor, by_position: Tensor
+    similarity: Tensor, numbers: tuple[float, float], reached: Tensor, by_position: Tensor
 ) -> Tensor:
     """Return the share (images, k) in a mixture: by similarity where the last tree has nodes."""
-    least, slope = line
+    least, slope = numbers
     return torch.where(reached, (least + slope * similarity).clamp(0, 1), by_position)
 
 

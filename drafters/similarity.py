@@ -38,7 +38,7 @@ class Directions:
     def of(cls, target: TargetModel) -> "Directions":
         """Return those of a target's codes; where it is on one device they take no memory."""
         codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-        dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        dtype = torch.promote_types(target.dtype, torch.float32)
         return cls(codes.to(target.device), dtype)
 
     def __call__(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:

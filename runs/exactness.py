@@ -105,8 +105,8 @@ def _cut_distance(distribution: SamplingDistribution, scores: Tensor, tokens: Te
     distances = [scores.new_zeros(0)]
     ordered, index = scores.sort(descending=True, stable=True)
     if 0 < k < len(scores):
-        own, last, first_cut = scores[tokens], ordered[k - 1], ordered[k]
-        distances.append(torch.where(own >= last, own - first_cut, last - own))
+        values, last, first_cut = scores[tokens], ordered[k - 1], ordered[k]
+        distances.append(torch.where(values >= last, values - first_cut, last - values))
     if p < 1:
         mass = top_k(ordered, k).softmax(-1)
         before = mass.cumsum(-1) - mass

@@ -143,10 +143,8 @@ class PathDrafter(Unseeing):
 
     def __init__(self, distribution: Callable[[int, Path], Tensor]):
         self.distribution = distribution
-        self.levels = 0  # how often it was asked
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        self.levels += 1
         whole, first = tree.complete(), tree.newest.first
         rows = [
             [self.distribution(i, path_to(whole, i, first + node)) for node in nodes]

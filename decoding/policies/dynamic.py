@@ -49,6 +49,7 @@ def within_limits(log_hits: Tensor, round: Round, level: int) -> Tensor:
     """Return log_hits (images, k, c) of a new level, -inf outside an image's depth and width."""
     if round.shape.uniform:
         return log_hits
+    # a batch has one shape: what an image does not have of it is absent, not left out
     device, (_, k, c) = log_hits.device, log_hits.shape
     width = round.inputs.width * (round.inputs.depth >= level)  # (images, 1)
     inside = (arange(k, device) < width)[:, :, None] & (arange(c, device) < width)[:, None]
