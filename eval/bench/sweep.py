@@ -83,6 +83,7 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress
             }
             with printed_unless_saved(measured[key]):
                 append_lines(path, [measured[key]])
+        # the file's rows may have the cell by another spelling
         rows.append(measured[key] | {"cell": cell})
     return rows
 

@@ -17,7 +17,9 @@ _FEW = 1000
 def radii(points: np.ndarray, k: int = K) -> np.ndarray:
     """Return the distance (points,) of each point (points, features) to its k-th nearest other."""
     nearest = [
-        block.topk(k + 1, dim=1, largest=False).values[:, k] for block in _distances(points, points)
+        # k + 1, since a point is nearest to itself
+        block.topk(k + 1, dim=1, largest=False).values[:, k]
+        for block in _distances(points, points)
     ]
     return torch.cat(nearest).numpy()
 

@@ -123,7 +123,7 @@ def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
     baseline: the folder that --baseline gave, for errors.
     """
     paths = [Path(folder).resolve().parts for folder in folders]
-    depth = 1
+    depth = 1  # folders of a name: `one/ar` and `other/ar` would both be `ar`
     while len({path[-depth:] for path in paths}) < len(paths):
         depth += 1
     flags = ["--baseline" if folder == baseline else "--output_dir" for folder in folders]
