@@ -33,7 +33,7 @@ ABSENT = (
 )  # users put public weights there
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 # of scripts, of torchrun and the hub's client, of fire
-OTHERS = {"runs", "nproc_per_node", "local", "help", "small", "thin", "output", "images", "tau"}
+OTHERS = {"nproc_per_node", "local", "help", "small", "thin", "output", "images", "tau"}
 OTHERS |= {"measured", "version"}
 
 

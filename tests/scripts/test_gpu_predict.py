@@ -69,11 +69,13 @@ def test_plain_decoding_reads_all_weights_once(models) -> None:
     assert sum(kernels.kernels for kernels in work if kernels.kind == "cache") == 2, "one a layer"
 
 
+def runs_of(session: Session) -> list:
+    return [m.run for m in session.target.transformer.modules() if isinstance(m, Blocks)]
+
+
 def test_compiled_rounds_have_the_same_products_and_fewer_kernels(models) -> None:
     session, scale = models[0]
-    runs = [
-        block.run for block in session.target.transformer.modules() if isinstance(block, Blocks)
-    ]
+    runs = runs_of(session)
     plain, compiled = (
         count_rounds(session, scale, MethodSettings("ar"), 1, compiles)
         for compiles in (False, True)
@@ -87,10 +89,7 @@ def test_compiled_rounds_have_the_same_products_and_fewer_kernels(models) -> Non
     assert (
         sum(work.kernels for work in compiled) <= sum(work.kernels for work in plain) - 4 * layers
     )
-    after = [
-        block.run for block in session.target.transformer.modules() if isinstance(block, Blocks)
-    ]
-    assert runs == after, "what was compiled to be counted stays so"
+    assert runs == runs_of(session), "what was compiled to be counted stays so"
 
 
 def test_prices_fit_what_is_public() -> None:

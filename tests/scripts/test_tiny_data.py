@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scenes.captions import caption
+from scenes.captions import caption, scene_captions
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
 from scripts.tiny.images import Split, make_images, pictures_of, read_pictures
@@ -95,13 +95,9 @@ def test_missing_images_are_named(tmp_path) -> None:
 FIRST_TEXT_ID = 1032
 
 
-def _texts(count: int) -> list[str]:
-    return [caption(sample_scene("train", i), i) for i in range(count)]
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer(iter(_texts(800)))
+    return build_tokenizer(scene_captions("train", 800))
 
 
 def test_layout_of_ids(tokenizer):
@@ -128,5 +124,5 @@ def test_any_text_round_trips_without_unk(tokenizer, text):
 def test_caption_words_are_single_tokens(tokenizer):
     for word in ("circle", "background", "purple", "checkered", "left"):
         assert len(tokenizer.encode(f" {word}").ids) == 1
-    lengths = [len(tokenizer.encode(text).ids) for text in _texts(200)]
+    lengths = [len(tokenizer.encode(text).ids) for text in scene_captions("train", 200)]
     assert max(lengths) <= 32
