@@ -66,6 +66,11 @@ class Remembered:
     reached: Tensor  # (images, levels) bool: whether the last tree has nodes there
 
 
+def recalled_rows(largest: TreeShape) -> int:
+    """Return the predictions that are kept: of all nodes, and one of every position ahead."""
+    return 1 + largest.nodes + largest.reach
+
+
 class RecallDrafter(JacobiDrafter):
     """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
 
@@ -84,8 +89,7 @@ class RecallDrafter(JacobiDrafter):
         super().open(images, slots, watch)
         nodes = 1 + self.largest.nodes
         self.last = LastTree(images, nodes, self.device)
-        # predictions after all nodes, and one of every position ahead
-        size = images, nodes + self.largest.reach, self.codes
+        size = images, recalled_rows(self.largest), self.codes
         self.predictions = torch.full(size, _LEAST, dtype=self.dtype, device=self.device)
         self._remembered: Remembered | None = None
 
