@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import product
 from math import log, prod
 from pathlib import Path
 
@@ -30,21 +28,6 @@ _PAST = 64  # cached tokens
 _REPEATS, _SECONDS = 20, 0.3  # whichever ends first; the fastest counts
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Milliseconds of a pass over one layer."""
-
-    width: int  # of hidden states
-    tokens: int
-    kernels: float
-    torch: float
-
-    @property
-    def speedup(self) -> float:
-        """How many times as fast as torch the kernels are."""
-        return self.torch / self.kernels
-
-
 def faster(network: nn.Module) -> bool:
     """Return whether kernels run a network's layers faster than torch, over few and many tokens.
 
@@ -54,18 +37,18 @@ def faster(network: nn.Module) -> bool:
         NoKernels: they cannot be built.
     """
     dtype, stored = next(network.parameters()).dtype, stored_type(network)
+    if stored is None:
+        return False
     widths = {blocks.spec.hidden for blocks in network.modules() if isinstance(blocks, Blocks)}
-    return stored is not None and all(_gain(dtype, stored, width) > 1 for width in widths)
-
-
-def _gain(dtype: torch.dtype, stored: torch.dtype, width: int) -> float:
-    nearest = min(WIDTHS, key=lambda measured: abs(log(measured / width)))
-    return prod(row.speedup for row in timings(dtype, stored) if row.width == nearest)
+    nearest = (min(WIDTHS, key=lambda measured: abs(log(measured / width))) for width in widths)
+    return all(gains(dtype, stored)[width] > 1 for width in nearest)
 
 
 @cache
-def timings(dtype: torch.dtype, stored: torch.dtype) -> tuple[Timing, ...]:
-    """Return the timings for types of `NAMES`; the first call on a machine measures, in seconds.
+def gains(dtype: torch.dtype, stored: torch.dtype) -> dict[int, float]:
+    """Return, by width, how many times as fast as torch kernels of `NAMES` are.
+
+    This is the product over few and many tokens. The first call on a machine measures, in seconds.
 
     Raises:
         NoKernels: the kernels cannot be built.
@@ -74,19 +57,22 @@ def timings(dtype: torch.dtype, stored: torch.dtype) -> tuple[Timing, ...]:
     name, kept = NAMES[dtype, stored], _read()
     if name not in kept:
         with _one_thread():
-            rows = [_measure(dtype, stored, *sizes) for sizes in product(WIDTHS, TOKENS)]
-        kept = _read() | {name: [asdict(row) for row in rows]}
+            measured = {
+                width: prod(_gain(dtype, stored, width, tokens) for tokens in TOKENS)
+                for width in WIDTHS
+            }
+        kept = _read() | {name: measured}
         # the library may be loaded already while another cache folder is set
         _path().parent.mkdir(parents=True, exist_ok=True)
         replace_file(_path(), encode_json(kept))
-    return tuple(Timing(**row) for row in kept[name])
+    return {int(width): gain for width, gain in kept[name].items()}
 
 
 def _path() -> Path:
-    return library_path(find_compiler()).with_suffix(".json")
+    return library_path(find_compiler()).with_suffix(".gains.json")
 
 
-def _read() -> dict[str, list[dict[str, float]]]:
+def _read() -> dict[str, dict[str, float]]:
     path = _path()
     try:
         return json.loads(path.read_bytes()) if path.exists() else {}
@@ -123,7 +109,8 @@ class _Cache:
 
 
 @torch.inference_mode()
-def _measure(dtype: torch.dtype, stored: torch.dtype, width: int, tokens: int) -> Timing:
+def _gain(dtype: torch.dtype, stored: torch.dtype, width: int, tokens: int) -> float:
+    """Return torch's seconds over the kernels', of a pass over one layer."""
     spec = TransformerSpec(
         vocab=1,
         hidden=width,
@@ -142,8 +129,8 @@ def _measure(dtype: torch.dtype, stored: torch.dtype, width: int, tokens: int) -
     ours, theirs = deepcopy(blocks), blocks
     pack_weights(ours)
     ours.run = run_fused
-    fewest = _fastest(lambda: ours(x, context), lambda: theirs(x, context))
-    return Timing(width, tokens, *(round(1e3 * seconds, 4) for seconds in fewest))
+    by_kernels, by_torch = _fastest(lambda: ours(x, context), lambda: theirs(x, context))
+    return by_torch / by_kernels
 
 
 def _fastest(*ways: Callable[[], Tensor]) -> list[float]:

@@ -1,13 +1,10 @@
-"""Several reads whose faults are told together, and differences between weights in words."""
+"""Several reads whose faults are told together, and keys under other names."""
 
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from support.wording import first_of
-
 Rules = Sequence[tuple[str, str]]  # regular expressions and what replaces them
-_SHOWN = 20  # differences in an error
 
 
 def all_of(*reads: Callable[[], Any]) -> list[Any]:
@@ -21,11 +18,6 @@ def all_of(*reads: Callable[[], Any]) -> list[Any]:
     if faults:
         raise ValueError("; ".join(dict.fromkeys(faults)))
     return results
-
-
-def shown(faults: Sequence[str]) -> str:
-    """Return the first of many differences in words, and how many more there are."""
-    return first_of(faults, _SHOWN)
 
 
 def renamed(name: str, rules: Rules) -> str:

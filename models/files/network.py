@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from models.base import TransformerSpec
-from models.files.gather import Rules, renamed, shown
+from models.files.gather import Rules, renamed
 from models.files.tensors import read_tensors
 from models.files.weights import shapes_in, weight_files
+from support.wording import first_of
+
+_SHOWN = 20  # differences in an error
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Network:
         stored: as for `faults`.
         """
         if faults := self.faults(stored):
-            raise ValueError(f"{source} does not fit the model: {shown(faults)}")
+            raise ValueError(f"{source} does not fit the model: {first_of(faults, _SHOWN)}")
 
     def faults(
         self, stored: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()

@@ -9,7 +9,7 @@ from compilers import needs_compiler
 from models import probe
 from models.base import TransformerSpec
 from models.native import find_compiler, kernels, library_path
-from models.probe import Timing, faster, timings
+from models.probe import faster, gains
 from models.transformer import Blocks
 
 pytestmark = needs_compiler
@@ -22,46 +22,38 @@ def empty(tmp_path, monkeypatch) -> None:
     path = library_path(find_compiler())
     monkeypatch.setattr(probe, "kernels", kernels)
     monkeypatch.setattr(probe, "library_path", lambda compiler: tmp_path / path.name)
-    timings.cache_clear()
+    gains.cache_clear()
     yield
-    timings.cache_clear()
+    gains.cache_clear()
 
 
 def test_a_machine_is_measured_once_for_every_type(monkeypatch) -> None:
     fp32 = torch.float32
-    rows = timings(fp32, fp32)
-    assert len(rows) == 4 and all(row.kernels > 0 and row.torch > 0 for row in rows)
-    timings.cache_clear()
-    monkeypatch.setattr(probe, "_measure", None)  # must not be called again
-    assert timings(fp32, fp32) == rows
+    measured = gains(fp32, fp32)
+    assert measured.keys() == {256, 1024} and min(measured.values()) > 0
+    gains.cache_clear()
+    monkeypatch.setattr(probe, "_gain", None)  # must not be called again
+    assert gains(fp32, fp32) == measured
 
 
 def test_a_damaged_file_is_measured_again(monkeypatch) -> None:
-    row = Timing(256, 1, kernels=1.0, torch=2.0)
-    monkeypatch.setattr(probe, "_measure", lambda *_: row)
+    monkeypatch.setattr(probe, "_gain", lambda *_: 2.0)
     probe._path().write_text("{")
-    assert timings(torch.float64, torch.float64) == (row,) * 4
+    assert gains(torch.float64, torch.float64) == {256: 4.0, 1024: 4.0}
     assert '"fp64"' in probe._path().read_text()
 
 
 @pytest.mark.parametrize(
-    ("width", "gains", "stored", "chosen"),
+    ("width", "measured", "stored", "chosen"),
     [
-        (320, {256: (2.0, 1.0), 1024: (0.5, 0.5)}, torch.float32, True),
-        (1600, {256: (2.0, 1.0), 1024: (0.5, 0.5)}, torch.bfloat16, False),
-        (1600, {256: (0.5, 0.5), 1024: (0.9, 1.2)}, torch.float16, True),
+        (320, {256: 2.0, 1024: 0.5}, torch.float32, True),
+        (1600, {256: 2.0, 1024: 0.5}, torch.bfloat16, False),
+        (1600, {256: 0.5, 1024: 1.1}, torch.float16, True),
     ],
 )
-def test_the_nearest_width_decides_over_few_and_many_tokens(
-    width, gains, stored, chosen, monkeypatch
-) -> None:
-    rows = tuple(
-        Timing(measured, tokens, 1.0, speedup)
-        for measured, speedups in gains.items()
-        for tokens, speedup in zip((1, 16), speedups, strict=True)
-    )
+def test_the_nearest_width_decides(width, measured, stored, chosen, monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr(probe, "timings", lambda *types: asked.append(types) or rows)
+    monkeypatch.setattr(probe, "gains", lambda *types: asked.append(types) or measured)
     spec = TransformerSpec(1, width, 4, layers=1, heads=1, kv_heads=1, max_positions=1)
     assert faster(Blocks(spec).requires_grad_(False).to(stored).float()) == chosen
     assert asked == [(torch.float32, stored)]

@@ -16,7 +16,6 @@ from configs.schema import RunSettings
 from decoding.images import Job
 from models.base import TransformerSpec
 from models.fused import run_fused
-from models.probe import Timing
 from models.transformer import Attention, attend_by_torch, run_by_torch
 from runs.check.loaded import FirstRows
 from runs.fusing import attend_on_gpu, fuse, kernels_for
@@ -111,8 +110,7 @@ def test_the_shipped_model_does_so_too(dtype) -> None:
 def test_kernels_run_where_they_are_faster_unless_they_are_off(
     speedup, checkpoint, monkeypatch
 ) -> None:
-    rows = tuple(Timing(256, n, kernels=1.0, torch=speedup) for n in (1, 16))
-    monkeypatch.setattr("models.probe.timings", lambda dtype, stored: rows)
+    monkeypatch.setattr("models.probe.gains", lambda dtype, stored: {256: speedup, 1024: speedup})
     settings = small_settings(checkpoint)
     assert settings.compile is None
     runs = run_fused if speedup > 1 else run_by_torch

@@ -10,7 +10,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
-from damage import Damage, content, cut, entries, gone, tensors, text, with_code
+from damage import Damage, content, entries, gone, tensors, text, with_code
 from families import SMALL
 from small import small_settings
 from small_llamagen import LlamaGenSizes, small_janus, write_llamagen, write_vq
@@ -25,10 +25,7 @@ T5 = "../t5/flan-t5-xl"
 EMU3_NORM = "text_model.model.layers.1.input_layernorm.weight"
 EMU3_CODEC = "vqmodel.decoder.up_block.up.0.block.0.conv1.weight"
 JANUS_LAYER = "model.language_model.layers.1.self_attn.q_proj.weight"
-JANUS_HEAD = "model.generation_head.vision_head.bias"
 JANUS_CODEC = "model.vqmodel.decoder.up.1.block.0.conv1.weight"
-LIQUID_NORM = "model.layers.1.input_layernorm.weight"
-T5_NORM = "encoder__final_layer_norm__weight"
 QUERY_NORM = "model__layers__0__self_attn__q_norm__weight"
 KEY_NORM = "model.layers.1.self_attn.k_norm.weight"
 LUMINA2_NORM = "model.layers.1.self_attn.q_norm.weight"
@@ -39,24 +36,19 @@ ENCODER = "--text_encoder_path: .*"
 FAULTS: dict[str, list[tuple[Damage, str]]] = {
     "emu3": [
         (entries(model_type="janus"), "holds Janus-Pro, as its config.json says; use --model jan"),
-        (entries("text_config", vocab_size=999), "vocab_size is 999, the weights hold 289"),
         (entries("text_config", num_hidden_layers=3), "num_hidden_layers is 3, the weights hold 2"),
-        (entries("text_config", num_key_value_heads=3), "heads: expected divisors of 4"),
         (entries("text_config", num_key_value_heads=1), r"k_proj.weight has shape \(16, 32\), exp"),
         (entries("text_config", rope_scaling={"type": "linear"}), "rope_scaling: expected"),
         (entries("text_config", max_position_embeddings=24), "an image of 4 x 5 tokens takes 24"),
         (entries("vq_config", codebook_size=25), r"embedding.weight has shape \(24, 4\), expected"),
         (entries("vq_config", double_latent=True), "vq_config.double_latent: expected Fal"),
-        (entries("vq_config", base_channels=33), "vq_config: ch_mult: found"),
         (entries("vq_config", channel_multiplier="x"), "vq_config: "),
         (tensors(without=EMU3_NORM), "missing key model.text_model.layers.1.input_layernorm"),
-        (tensors(x=torch.ones(2)), "unexpected key x"),
         (tensors(text_model__lm_head__weight=torch.ones(9, 32)), r"\(9, 32\), expected 289 rows"),
         (
             tensors(without=EMU3_CODEC),
             r"weights vqmodel\.\* does not fit.*missing key vqmodel\.decoder",
         ),
-        (tensors(**{EMU3_CODEC: torch.ones(2)}), r"conv1.weight has shape \(2,\), expected"),
         (tensors(without="vqmodel."), "no image codec among the weights"),
         (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
         (text("tokenizer.json", "extra_200", "x"), r"tokenizer\.json has no token '<\|extra_200"),
@@ -66,15 +58,8 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         ),
     ],
     "emu3_5": [
-        (
-            entries(model_type="qwen3"),
-            "model_type: expected 'Emu3' for --model emu3_5, got 'qwen3'",
-        ),
-        (entries(vocab_size=999), "vocab_size is 999, the weights hold 491"),
         (entries(head_dim=8), r"q_proj.weight has shape \(64, 32\), expected \(32, 32\)"),
         (entries(head_dim=15), "head_dim: expected even whole numbers from 2, got 15"),
-        (entries(rope_scaling={"type": "linear", "factor": 2.0}), "rope_scaling: expected None"),
-        (entries(max_position_embeddings=24), "an image of 4 x 5 tokens takes 24"),
         (tensors(without=KEY_NORM), f"missing key {KEY_NORM}"),
         (gone(f"{IBQ}/model.ckpt"), r"found no config\.yaml and model\.ckpt in .*hf down"),
         (text(f"{IBQ}/config.yaml", "- 4\n", "- 8\n"), r"expected \[\] or \[4\], got \[8\]"),
@@ -87,8 +72,6 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(max_position_embeddings=20), "an image of 4 x 4 tokens takes 20"),
         (tensors(without=LUMINA2_NORM), f"missing key {LUMINA2_NORM}"),
         (tensors(**{LUMINA2_NORM: torch.ones(3, 8)}), r"has shape \(3, 8\), expected \(2, 8\)"),
-        (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
-        (gone("tokenizer_config.json"), "missing file: .*tokenizer_config"),
         (
             entries(file="tokenizer_config.json", eos_token=None),
             "tokenizer_config.json has no bos_token and no eos_token",
@@ -102,15 +85,9 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
             "has 25 codes, .*155000; config.json has 155024 ids, too few",
         ),
         (tensors(f"../{CODEC}", CONV_Y), f"movqgan_270M.ckpt does not fit .*missing key {CONV_Y}"),
-        (
-            tensors(f"../{CODEC}", y=torch.ones(2)),
-            "movqgan_270M.ckpt does not fit .*unexpected key y",
-        ),
         (content(f"../{CODEC}", "junk"), "cannot read .*movqgan_270M.ckpt: damaged"),
     ],
     "janus_pro": [
-        (entries(model_type="chameleon"), "got 'chameleon'"),
-        (entries("text_config", hidden_size="32"), "hidden_size: expected"),
         (entries("text_config", head_dim=8), "head_dim: expected 16"),
         (entries("text_config", hidden_act="gelu"), "hidden_act: expected 'silu'"),
         (entries("text_config", max_position_embeddings=16), "embeddings is 16; an image of 4 x 4"),
@@ -124,15 +101,11 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("vision_config", image_size=65), "image_size: expected multiples of 16"),
         (entries("vision_config", num_image_tokens=9), "num_image_tokens: expected 16"),
         (tensors(without=JANUS_LAYER), f"missing key {JANUS_LAYER}"),
-        (tensors(**{JANUS_HEAD: torch.ones(23)}), r"vision_head\.bias has shape \(23,\)"),
-        (tensors(model__language_model__x=torch.ones(2)), r"unexpected key model\.language_model"),
         (tensors(without="model.vqmodel."), r"among the weights \(keys model\.vqmodel\.\*\)"),
         (
             tensors(without=JANUS_CODEC),
             r"vqmodel\.\* does not fit.*missing key .*\.decoder\.conv_blocks\.1\.res",
         ),
-        (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
-        (content("tokenizer.json", "{}"), r"tokenizer\.json is not a tokenizer file"),
         (text("tokenizer.json", "begin_of_image", "x"), "json has no token '<begin_of_image>'"),
     ],
     "janus_pro of the authors": [
@@ -141,21 +114,14 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("gen_vision_config", cls="VQ-8"), "cls: expected 'VQ-16'"),
         (entries("gen_head_config.params", image_token_embed=None), "image_token_embed: expected"),
         (entries("language_config", hidden_size=64), "hidden_size is 64, the weights hold"),
-        (entries("language_config", num_hidden_layers=1), "layers is 1, the weights hold 2"),
         (with_code("."), r"cannot read .*pytorch_model\.bin: damaged, or more"),
     ],
     "liquid": [
-        (entries(model_type="llama"), "got 'llama'"),
-        (entries(vocab_size=999), "vocab_size is 999, the weights hold 287"),
         (entries(head_dim=8), r"q_proj.weight has shape \(64, 32\), expected \(32, 32\)"),
         (entries(head_dim=15), "head_dim: expected even"),
         (entries(hidden_act="silu"), "hidden_act: expected 'gelu' or 'gelu_pytorch_tanh"),
         (entries(hidden_activation="relu"), "hidden_activation: expected 'gelu_pytorch"),
         (entries(tie_word_embeddings=False), "tie_word_embeddings: expected True"),
-        (entries(max_position_embeddings=16), "an image of 4 x 4 tokens takes 16"),
-        (tensors(without=LIQUID_NORM), f"missing key {LIQUID_NORM}"),
-        (tensors(**{LIQUID_NORM: torch.ones(2)}), r"has shape \(2,\), expected \(32,\)"),
-        (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
         (text("tokenizer.json", "<boi>", "<unused0>"), r"tokenizer\.json has no token '<boi>'"),
         (gone("tokenizer"), "found no vqgan.yaml .*--tokenizer_path names another folder"),
         (text("tokenizer/vqgan.yaml", "n_embed: 24", "n_embed: 25"), "25, the weights hold 24"),
@@ -168,39 +134,29 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(caption_dim=0), "caption_dim: expected"),
         (entries(input_type="c2i"), "input_type: expected 't2i'"),
         (entries(pretraining_tp=2), "pretraining_tp: expected"),
-        (entries(attention_bias=True), "attention_bias: expected"),
         (entries(hidden_size=None), "lacks the entry 'hidden_size'"),
+        (entries(rms_norm_eps="abc"), "rms_norm_eps: expected numbers above 0"),
         (
             entries(num_attention_heads=16),
             "channels per head: expected a multiple of 4, got 32 /",
         ),
         (entries(cls_token_num=10), "cls_token_num is 10, the weights hold 9"),
-        (entries(num_key_value_heads="2"), "num_key_value_heads: expected"),
-        (entries(rope_parameters=[1]), r"rope_parameters: expected"),
-        (entries(rms_norm_eps="abc"), "rms_norm_eps: expected"),
-        (entries(rope_theta=-1.0), "rope_theta: expected"),
         (tensors(without="model.cls_embedding.cap_proj.fc2"), "missing key .*cap_proj.fc2.weight"),
         (tensors(**{QUERY_NORM: torch.ones(2)}), "unexpected key .*q_norm"),
-        (tensors(lm_head__weight=torch.ones(24, 8)), r"lm_head\.weight has shape \(24, 8\)"),
         (
             lambda folder: write_vq(folder.parent / "vq_ds16_t2i.pt", small_janus(25, 4)),
             r"--vq_path: .*vq_ds16_t2i\.pt has 25, .*config\.json has vocab_size 24",
         ),
         (gone(T5), r"--text_encoder_path: .*flan-t5-xl' is neither a folder nor a hub id"),
         (gone(f"{T5}/config.json"), r"missing file: .*flan-t5-xl/config\.json"),
-        (content(f"{T5}/config.json", "{"), r"flan-t5-xl/config\.json: .*JSON"),
         (content(f"{T5}/config.json", BertConfig().to_json_string()), "expected 't5', got 'bert'"),
-        (gone(f"{T5}/model.safetensors"), f"{ENCODER}no weights in .*flan-t5-xl"),
-        (cut(f"{T5}/model.safetensors", 500), f"{ENCODER}damaged"),
         (with_code(T5), f"{ENCODER}damaged, or more than tensors"),
         (
             tensors(f"{T5}/model.safetensors", "encoder.final"),
             rf"{ENCODER}missing key encoder\.fin",
         ),
-        (tensors(f"{T5}/model.safetensors", **{T5_NORM: torch.ones(3)}), rf"{ENCODER}shape \(3,\)"),
         (content(f"{T5}/tokenizer.json", "{}"), f"{ENCODER}cannot be read as a tokenizer"),
         (entries(file=f"{T5}/tokenizer_config.json", pad_token=None), "without a padding token"),
-        (tensors("drafter/pytorch_model.bin", "fc.bias"), "missing key fc.bias"),
         (
             tensors("drafter/pytorch_model.bin", layers__0__input_layernorm__weight=torch.ones(32)),
             "unexpected key layers.0.input_layernorm.weight",

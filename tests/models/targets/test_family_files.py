@@ -12,7 +12,7 @@ import torch
 from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small import small_settings, write_shards
+from small import small_settings
 from small_emu3 import old_names
 from small_janus import authors_config, authors_state
 from small_liquid import FIRST, write_liquid
@@ -55,24 +55,7 @@ def folder(request, originals, tmp_path) -> Path:
     return Path(shutil.copytree(original.parent, tmp_path / "copy")) / original.name
 
 
-@pytest.mark.parametrize(
-    ("name", "suffix"),
-    [
-        ("emu3", "safetensors"),
-        ("emu3_5", "safetensors"),
-        ("janus_pro", "bin"),
-        ("liquid", "bin"),
-        ("lumina_mgpt2", "bin"),
-    ],
-)
-def test_shards(name, suffix, folder, originals) -> None:
-    write_shards(folder, suffix)
-    one, other = (SMALL[name].load(place).target for place in (folder, originals[name]))
-    assert same_weights(one.transformer, other.transformer)
-    assert same_weights(one.images.model, other.images.model)
-
-
-def test_shards_of_transformers(originals, tmp_path) -> None:
+def test_shards(originals, tmp_path) -> None:
     folder = write_liquid(tmp_path / "shards", shard="40KB")
     assert len([*folder.glob("model-*.safetensors")]) > 1
     one, other = (SMALL["liquid"].load(place).target for place in (folder, originals["liquid"]))
@@ -92,14 +75,6 @@ def test_a_file_that_repeats_the_embedding_as_head(name, folder, originals) -> N
     state = {key: value.clone() for key, value in load_file(path).items()}
     head = state["model.embed_tokens.weight"].clone()
     save_file(state | {"lm_head.weight": head}, path, {"format": "pt"})
-    one, other = (SMALL[name].load(place).target for place in (folder, originals[name]))
-    assert same_weights(one.transformer, other.transformer)
-
-
-@pytest.mark.parametrize("name", ["llamagen"])
-def test_weights_in_a_bin_file(name, folder, originals) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
     one, other = (SMALL[name].load(place).target for place in (folder, originals[name]))
     assert same_weights(one.transformer, other.transformer)
 
@@ -293,16 +268,6 @@ def test_llamagen_knows_lengths_of_prompts_without_its_text_encoder(originals, m
     target = SMALL["llamagen"].load(originals["llamagen"]).target
     monkeypatch.setattr(TextEncoder, "__call__", None)
     assert target.length("a cat") == LlamaGenSizes().slots
-
-
-@pytest.mark.parametrize("name", ["llamagen"])
-def test_a_drafter_without_an_embedding_takes_the_targets(name, folder) -> None:
-    path = folder / "drafter" / "pytorch_model.bin"
-    state = torch.load(path)
-    del state["embed_tokens.weight"]
-    torch.save(state, path)
-    session = SMALL[name].load(folder, MethodSettings("adt"))
-    assert torch.equal(session.drafter.network.embedding.weight, session.target.embedding())
 
 
 def test_size_and_negative_prompt_of_emu3(originals) -> None:
