@@ -16,7 +16,7 @@ from models.base import Context, Layers, TransformerSpec
 from models.linear import Linear
 from models.native import TYPES, Panels, can_read, check_size, kernels_of, lanes
 from models.rotary import rotate_pairs
-from models.transformer import Block, Blocks, RMSNorm, run_by_torch
+from models.transformer import Block, Blocks, run_by_torch
 
 MOST_TOKENS = 512  # per row of a pass; longer ones were not measured against torch
 _VECTORS = (1, 2, 4, 8, 16, 32)  # of a head, for which attention is compiled
@@ -92,7 +92,7 @@ def run_fused(
     x: Tensor,
     context: Context,
     layers: Layers = (),
-    norm: RMSNorm | None = None,
+    norm: nn.RMSNorm | None = None,
 ) -> Tensor:
     """Run blocks by compiled kernels where these apply, else by torch; as `Blocks.forward`."""
     weights = _weights_for(blocks, x, context)
@@ -122,7 +122,7 @@ def _call(
     x: Tensor,
     context: Context,
     layers: Layers,
-    norm: RMSNorm | None,
+    norm: nn.RMSNorm | None,
 ) -> Tensor:
     """Return what the kernels make of a pass."""
     cached, spec, (rows, n, _) = context.cache, blocks.spec, x.shape

@@ -21,31 +21,6 @@ Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_d
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
 
 
-class RMSNorm(nn.Module):
-    """Root mean square norm (arXiv 1910.07467).
-
-    torch fuses it on GPUs, and compilers do. On CPUs it is written out here, which takes a quarter
-    less time.
-    """
-
-    def __init__(self, width: int, eps: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-        self.floor: Tensor | None = None  # eps as a tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        written = x.is_cpu and x.dtype in (torch.float32, torch.float64)
-        if not written or torch.compiler.is_compiling():
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        if self.floor is None or self.floor.dtype != x.dtype:
-            self.floor = torch.tensor(self.eps, dtype=x.dtype)
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * (
-            self.weight * torch.addcmul(self.floor, norm, norm, value=1 / x.shape[-1]).rsqrt_()
-        )
-
-
 class HeadNorm(nn.Module):
     """LayerNorm over head_dim, with its own weight and bias for every query and key head."""
 
@@ -156,12 +131,12 @@ class Block(nn.Module):
         super().__init__()
         self.attention, self.mlp, self.swin = Attention(spec, layer), MLP(spec), spec.swin_norm
         has_norm = spec.first_norm or layer > 0
-        self.attention_norm = RMSNorm(spec.hidden, spec.norm_eps) if has_norm else nn.Identity()
-        self.mlp_norm = RMSNorm(spec.hidden, spec.norm_eps)
+        self.attention_norm = nn.RMSNorm(spec.hidden, spec.norm_eps) if has_norm else nn.Identity()
+        self.mlp_norm = nn.RMSNorm(spec.hidden, spec.norm_eps)
         self.sandwich = spec.sandwich_norm
         if self.sandwich:
-            self.attention_after = RMSNorm(spec.hidden, spec.norm_eps)
-            self.mlp_after = RMSNorm(spec.hidden, spec.norm_eps)
+            self.attention_after = nn.RMSNorm(spec.hidden, spec.norm_eps)
+            self.mlp_after = nn.RMSNorm(spec.hidden, spec.norm_eps)
 
     def forward(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
         return self.end(x, self.attention.read(self.begin(x, rotation), context))
@@ -206,7 +181,7 @@ class Blocks(nn.Module):
         x: Tensor,
         context: Context,
         layers: Layers = (),
-        norm: RMSNorm | None = None,
+        norm: nn.RMSNorm | None = None,
     ) -> Tensor:
         """Embeddings (rows, n, hidden) -> features (rows, n, hidden).
 
@@ -230,7 +205,7 @@ def run_by_torch(
     x: Tensor,
     context: Context,
     layers: Layers = (),
-    norm: RMSNorm | None = None,
+    norm: nn.RMSNorm | None = None,
     walk: Callable[..., Iterator[Tensor]] = in_turn,
 ) -> Tensor:
     """Run blocks by torch's operations; arguments and result as `Blocks.forward`.
@@ -258,7 +233,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(spec.vocab, spec.hidden)
         self.blocks = Blocks(spec)
-        self.norm = RMSNorm(spec.hidden, spec.norm_eps)
+        self.norm = nn.RMSNorm(spec.hidden, spec.norm_eps)
         self.head = Linear(spec.hidden, scored, bias=False)
 
     @property

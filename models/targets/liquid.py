@@ -21,7 +21,7 @@ from models.files.tokenizer_file import row_ids
 from models.targets.chameleon import WithVqgan, vqgan_codes
 from models.targets.llama import HEAD, decoder_keys, decoder_network, llama_spec
 from models.targets.prompts import Prompts
-from models.transformer import RMSNorm, Transformer
+from models.transformer import Transformer
 
 BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL = "<bos>", "<pad>", "<boi>", "<unconditional>"
 REQUEST = " Generate an image based on this description."
@@ -102,6 +102,6 @@ class Liquid(WithVqgan):
         network.head.weight.copy_(embedding[first : first + prompts.vocab.size])
         embedding.mul_(torch.tensor(network.spec.hidden**0.5, dtype=embedding.dtype))
         for module in network.modules():
-            if isinstance(module, RMSNorm):
+            if isinstance(module, torch.nn.RMSNorm):
                 module.weight.add_(1.0)
         return network
