@@ -96,14 +96,14 @@ class RotaryGrids(Rotary):
     def _build(self, device: torch.device) -> Tensor:
         grid, width = self.grid, self.rope.width
         text = torch.arange(grid.tokens - self.max_positions, 0)[:, None].expand(-1, 3)
-        places, begin = [text], 0
+        numbers, begin = [text], 0
         for rows, columns in filter(None, (grid.preview, (grid.rows, grid.columns))):
             cells = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
-            places.append(begin + F.pad(cells, (1, 0)))  # time, row, column
+            numbers.append(begin + F.pad(cells, (1, 0)))  # time, row, column
             begin += max(rows, columns)
         frequency = self.theta ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
         axes = [axis % 3 for axis, pairs in enumerate(self.rope.sections) for _ in range(pairs)]
-        angle = torch.cat(places)[:, axes] * frequency  # (positions, width / 2)
+        angle = torch.cat(numbers)[:, axes] * frequency  # (positions, width / 2)
         angle = F.pad(angle, (0, (self.head_dim - width) // 2))
         cos, sin = angle.cos(), angle.sin()
         return torch.cat([cos, cos, -sin, sin], -1).to(device)

@@ -55,8 +55,8 @@ def nearest_codes(
         raise mismatch("codebook", "NaN or infinity", "finite latents")
     most = min(len(codebook), _SHORT) - 1
     if not 1 <= (len(codebook) - 1 if neighbours is None else neighbours) <= most:
-        found = "all others" if neighbours is None else str(neighbours)
-        raise mismatch("--neighbours", found, f"1 to {most}")
+        asked = "all others" if neighbours is None else str(neighbours)
+        raise mismatch("--neighbours", asked, f"1 to {most}")
     latents = codebook.detach().to("cpu", torch.float64)
     rows = torch.arange(len(latents)).split(chunk)
     return (_others_by_distance(latents, block)[:, :neighbours] for block in rows)

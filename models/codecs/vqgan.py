@@ -122,5 +122,5 @@ class IBQ(ImageTokenizer):
     """
 
     def _nearest(self, latents: Tensor) -> Tensor:
-        parts = latents.split(256, 1)
-        return torch.cat([(part @ self.codebook.T).argmax(-1) for part in parts], 1)
+        scores = (chunk @ self.codebook.T for chunk in latents.split(256, 1))
+        return torch.cat([chunk.argmax(-1) for chunk in scores], 1)

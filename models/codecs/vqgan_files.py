@@ -253,7 +253,7 @@ def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     widths = [multimode(levels[level]) for level in sorted(levels)]
     if levels:
         stored["num_res_blocks"] = len(blocks)
-        if "ch" in stored and all(len(found) == 1 for found in widths):
+        if "ch" in stored and all(len(commonest) == 1 for commonest in widths):
             stored["ch_mult"] = tuple(width // stored["ch"] for (width,) in widths)
     return stored
 

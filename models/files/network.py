@@ -91,14 +91,14 @@ class Network:
         shapes = {
             self.name(key): shape for key, shape in stored.items() if key.startswith(self.prefix)
         }
-        known = {*shapes, *map(self.name, unread), *self.optional}
+        present = {*shapes, *map(self.name, unread), *self.optional}
         tensors = self.module.state_dict()
         differences = (
             _difference(key, shape, tensors, self.keys)
             for key, shape in shapes.items()
             if key in self.keys or not key.startswith(self.ignored)
         )
-        missing = [f"missing key {key}" for key in self.keys if key not in known]
+        missing = [f"missing key {key}" for key in self.keys if key not in present]
         return missing + [fault for fault in differences if fault is not None]
 
 

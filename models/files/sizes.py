@@ -77,10 +77,10 @@ def size_faults(
         entry: {
             shape[axis]
             for key, shape in shapes.items()
-            for end, axis in places
+            for end, axis in ends
             if key.endswith(end) and axis < len(shape)
         }
-        for entry, places in _SHAPED.items()
+        for entry, ends in _SHAPED.items()
     }
     faults = [
         f"{entry} is {config[entry]}, the weights hold {next(iter(sizes))}"

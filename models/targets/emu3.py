@@ -228,27 +228,27 @@ class Emu35(Emu3):
         return decoder_network(spec, vocab, decoder_keys(spec, vocab))
 
     def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
-        places = [folder, *_places(folder, _WORDS)]
-        for place in places:
-            if (path := place / RANKS).is_file():
-                return Emu3Vocab(_authors_tokenizer(place), path, FRAME)
+        folders = [folder, *_beside(folder, _WORDS)]
+        for home in folders:
+            if (path := home / RANKS).is_file():
+                return Emu3Vocab(_authors_tokenizer(home), path, FRAME)
         raise ValueError(
-            f"found no {RANKS} in {' or '.join(map(str, places))}; it is in src/{_WORDS} of "
+            f"found no {RANKS} in {' or '.join(map(str, folders))}; it is in src/{_WORDS} of "
             "github.com/baaivision/Emu3.5"
         )
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
-        places = _places(folder, _CODEC)
-        for home in places:
+        folders = _beside(folder, _CODEC)
+        for home in folders:
             if all((home / name).is_file() for name in IBQ_FILES):
                 return ibq_files(home)
         raise ValueError(
-            f"found no {' and '.join(IBQ_FILES)} in {' or '.join(map(str, places))}; "
-            f"`hf download BAAI/{_CODEC} --local-dir {places[0]}` brings them"
+            f"found no {' and '.join(IBQ_FILES)} in {' or '.join(map(str, folders))}; "
+            f"`hf download BAAI/{_CODEC} --local-dir {folders[0]}` brings them"
         )
 
 
-def _places(folder: Path, name: str) -> list[Path]:
+def _beside(folder: Path, name: str) -> list[Path]:
     """Return where a part is looked for: next to the checkpoint, or to where it is by default."""
     homes = folder.absolute().parent, (ROOT / TARGETS["emu3_5"].folder).parent
     return [home / name for home in dict.fromkeys(homes)]

@@ -92,12 +92,12 @@ def _template(folder: Path, settings: dict) -> str:
     try:
         # as transformers renders it
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        found = environment.from_string(text).render(messages=[message])
+        rendered = environment.from_string(text).render(messages=[message])
     except TemplateError as error:
         raise ValueError(f"{path} cannot be rendered: {error}") from error
-    if found.count(_TEXT) != 1:
-        raise ValueError(f"{path}: expected a user's text once, got {found.count(_TEXT)} times")
-    return found
+    if rendered.count(_TEXT) != 1:
+        raise ValueError(f"{path}: expected a user's text once, got {rendered.count(_TEXT)} times")
+    return rendered
 
 
 def _pieces(tokenizer: Tokenizer, text: str) -> list[str | int]:
@@ -219,11 +219,11 @@ class GlmImage(Family):
         return network
 
     def words(self, folder: Path, options: TargetOptions) -> GlmWords:
-        places = [folder, _root(folder) / "processor"]
-        for place in places:
-            if (place / HUB_TOKENIZER).is_file():
-                return GlmWords(place)
-        raise ValueError(f"missing file: {HUB_TOKENIZER} in {' or '.join(map(str, places))}")
+        folders = [folder, _root(folder) / "processor"]
+        for home in folders:
+            if (home / HUB_TOKENIZER).is_file():
+                return GlmWords(home)
+        raise ValueError(f"missing file: {HUB_TOKENIZER} in {' or '.join(map(str, folders))}")
 
     def images(self, folder: Path, options: TargetOptions) -> TokenPicture:
         if lacks := lacks_painter(_root(folder)):
