@@ -25,7 +25,6 @@ MODEL_TYPES = {
     "glm_image": ("glm_image",),
 }
 _EMU3, _JANUS = ("emu3", "Emu3"), MODEL_TYPES["janus_pro"]
-_EMU3_5_IDS = 282_926
 _GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
@@ -43,13 +42,9 @@ class Published:
 
 
 def _is_emu3_5(config: dict, folder: Path) -> bool:
-    sections = (config, config.get("text_config"))  # the authors' files and transformers'
-    return config.get("model_type") in _EMU3 and (
-        any(
-            isinstance(entries, dict) and entries.get("vocab_size") == _EMU3_5_IDS
-            for entries in sections
-        )
-        or any(".q_norm." in key for key in stored_names(folder))
+    # BAAI/Emu3-Gen has the same model_type, and no norms of queries
+    return config.get("model_type") in MODEL_TYPES["emu3_5"] and any(
+        ".q_norm." in key for key in stored_names(folder)
     )
 
 
