@@ -29,7 +29,7 @@ from models.files.sizes import size_faults
 from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked
-from runs.check.memory import UNKNOWN_GRID, cache_bytes, memory_of
+from runs.check.memory import ImageTokens, cache_bytes, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_json, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
@@ -88,17 +88,17 @@ class Examination:
         self._look_at_network(target, family.spec, family.network)
         folder = target.folder or Path(settings.model_path)
         parts = self._look_at_parts(folder)
-        grid = UNKNOWN_GRID
+        image: ImageTokens | None = None
         if target.spec is not None and None not in parts.values():
             together = self._check("parts", "together", family.compatible, folder)
             codes = family.image_codes(folder, self.options).count
             self._look_at_distance_tables(codes, folder)
             if together is not None:
-                grid = together.grid
+                image = ImageTokens(together.grid, codes)
                 self._compare_positions(target.spec, together)
         drafter = self._look_at_drafter(target.spec)
         self._look_at_quantization()
-        memory = memory_of(settings, target.network, drafter, grid)
+        memory = memory_of(settings, target.network, drafter, image)
         memory |= {name: part.bytes for name, part in parts.items() if part and part.bytes}
         return Report(tuple(self.rows), memory)
 

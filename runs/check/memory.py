@@ -1,12 +1,11 @@
-"""The memory that `inspect` names: weights, and keys and values as an engine allocates them.
-
-Noise and stale predictions, less than 0.1 GiB an image (docs/memory.md), are not counted.
+"""The memory that `inspect` names, by the shapes that an engine allocates.
 
 Of the methods, at their default sizes, the one that takes most counts. Prompts are as long as the
 target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twice the bytes.
 """
 
 import os
+from dataclasses import dataclass
 
 import torch
 
@@ -14,9 +13,12 @@ from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
+from decoding.noise import NoiseShape
 from decoding.round import TreeShape
 from drafters.block import CANDIDATES
 from drafters.eagle import drafted_slots
+from drafters.jacobi import table_shape
+from drafters.recall import recalled_rows
 from models.base import ImageGrid, TransformerSpec
 from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
@@ -27,14 +29,21 @@ META = torch.device("meta")  # tensors there have shapes and bytes, but no memor
 UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
 
+@dataclass(frozen=True)
+class ImageTokens:
+    grid: ImageGrid
+    codes: int  # how many different ones there are
+
+
 def memory_of(
     settings: InspectSettings,
     target: Network | None,
     drafter: Network | None,
-    grid: ImageGrid = UNKNOWN_GRID,
+    image: ImageTokens | None,
 ) -> dict[str, int]:
     """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
-    trees = largest_trees(grid)
+    grid = UNKNOWN_GRID if image is None else image.grid
+    trees = largest_trees(grid).values()
     memory: dict[str, int] = {}
     if target is not None:
         spec = target.module.spec
@@ -53,13 +62,13 @@ def memory_of(
         slots = spec.max_positions + max(beyond)
         memory |= _weights("drafter", drafter, settings, None)
         memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
-    return memory
+    return memory if image is None else memory | _tables(settings, image)
 
 
-def largest_trees(grid: ImageGrid) -> list[TreeShape]:
+def largest_trees(grid: ImageGrid) -> dict[str, TreeShape]:
     """Return the largest tree of every method that drafts, at its defaults."""
     drafting = (name for name, entry in METHODS.items() if entry.speculative)
-    return [build_policy(MethodSettings(name), grid).largest for name in drafting]
+    return {name: build_policy(MethodSettings(name), grid).largest for name in drafting}
 
 
 def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) -> int:
@@ -82,3 +91,22 @@ def _weights(
     packed = copies_bytes(network.module, kind, dtype)
     copies = {f"{name} copies on CPUs": packed} if packed else {}
     return {f"{name} weights": weight_bytes(network.module, kind, dtype)} | copies
+
+
+def _tables(settings: InspectSettings, image: ImageTokens) -> dict[str, int]:
+    """Return the bytes of the noise and of the stale predictions of a batch."""
+    trees = largest_trees(image.grid)
+    reach = max(tree.reach for tree in trees.values())
+    dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
+    noise = NoiseShape(image.grid.tokens, image.codes, False, dtype, META, 1 + reach)
+    stale = torch.Size(table_shape(settings.batch_size, image.grid, image.codes, reach))
+    recalled = max(
+        recalled_rows(tree)
+        for name, tree in trees.items()
+        if "recall_numbers" in METHODS[name].defaults
+    )
+    return {
+        "noise": settings.batch_size * noise.nbytes,
+        "stale predictions": stale.numel() * dtype.itemsize,
+        "recalled predictions": settings.batch_size * recalled * image.codes * dtype.itemsize,
+    }

@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 from families import SMALL
+from small import small_settings
 
 import main
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from decoding import noise
 from decoding.engine import Engine
 from decoding.images import Job
 from drafters.mixed import MixedDrafter
@@ -65,22 +67,40 @@ def opened(session: Session, name: str, images: int) -> Engine:
 
 def allocated(engine: Engine) -> dict[str, int]:
     """Bytes by what takes them, by the names of the report."""
-    taken = {"target keys and values": engine.images.cache.nbytes}
+    taken = {
+        "target keys and values": engine.images.cache.nbytes,
+        "noise": engine.images.noise.table.nbytes,
+    }
     drafter = engine.speculation.drafter
     parts = (drafter.near, drafter.far) if isinstance(drafter, MixedDrafter) else (drafter,)
     for part in parts:
         if hasattr(part, "cache"):
             taken["drafter keys and values"] = part.cache.nbytes
+        elif hasattr(part, "log_p"):
+            taken["stale predictions"] = part.log_p.nbytes
+        if hasattr(part, "predictions"):
+            taken["recalled predictions"] = part.predictions.nbytes
     return taken
 
 
-@pytest.mark.parametrize("images", [1, 3])
-def test_the_memory_is_that_of_the_engines(images, session, capsys) -> None:
-    """No method takes more, and of every part one takes as much."""
+@pytest.mark.parametrize(("window", "images"), [(False, 1), (True, 3)])
+def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch, capsys) -> None:
+    """No method takes more, and of every part one takes as much; also if noise is a window."""
+    if window:
+        monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
+        monkeypatch.setattr(noise, "_AHEAD", 1)
     code, report = inspected(capsys, session.settings, f"--batch_size={images}")
     assert code == 0
     engines = [allocated(opened(session, name, images)) for name in DRAFTING]
-    for part in ("target keys and values", "drafter keys and values"):
+    parts = {name for engine in engines for name in engine}
+    assert parts == {
+        "target keys and values",
+        "drafter keys and values",
+        "noise",
+        "stale predictions",
+        "recalled predictions",
+    }
+    for part in parts:
         most = max(engine.get(part, 0) for engine in engines)
         assert report["memory"][part] == most > 0, part
 
@@ -104,10 +124,13 @@ def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
     assert (" row ends of " in line["text"]) is ends
 
 
-def test_images_have_the_size_of_the_flag(tmp_path, capsys) -> None:
+def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
     settings = SMALL["emu3"].settings(SMALL["emu3"].write(tmp_path), "fp32")
-    _, report = inspected(capsys, replace(settings, target_size="72x64"))
-    assert "72 image tokens and 8 row ends of 260 positions" in sequence(report)["text"]
+    small, large = (
+        inspected(capsys, replace(settings, target_size=size))[1] for size in ("40x32", "72x64")
+    )
+    assert small["memory"]["noise"] * 72 == large["memory"]["noise"] * 20
+    assert "72 image tokens and 8 row ends of 260 positions" in sequence(large)["text"]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -129,3 +152,13 @@ def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsy
             assert f"the shortest has {shortest}" in faults[0]["text"]
         else:
             assert code == 1 and f"max_position_embeddings is {image}" in faults[0]["text"]
+
+
+def test_tables_are_in_the_type_of_the_distribution(checkpoint, capsys) -> None:
+    settings = small_settings(checkpoint)
+    memory = {
+        dtype: inspected(capsys, settings, f"--dtype={dtype}")[1]["memory"]
+        for dtype in ("fp32", "fp64", "bf16")
+    }
+    for part in ("noise", "stale predictions"):
+        assert memory["fp64"][part] == 2 * memory["fp32"][part] == 2 * memory["bf16"][part]
