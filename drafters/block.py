@@ -1,14 +1,15 @@
-"""Block drafter: one pass of an EAGLE head over stale hidden states drafts all levels of a tree.
+"""Block drafter: two passes of an EAGLE head over a window of positions draft a whole tree.
 
 An EAGLE head reads the hidden state before a token and the token. Below the root it waits for its
 own prediction of that state, level by level. But a verified tree leaves the target's hidden states
 at the next positions, after tokens that may have been wrong (`drafters.hidden_states`). With these
 in the place of its own predictions the head reads a whole window of positions at once (block
-drafts: DFlash, arXiv 2602.06036). What it predicts is mixed with the stale states themselves.
+drafts: DFlash, arXiv 2602.06036). What it predicts is mixed with the stale states themselves. The
+second pass reads what the first one predicted: Jacobi iteration of the drafter.
 
-The window has several candidates per position: the best ones by the stale predictions and, since
-the target's choices are a function of its noise, by that noise. Each is read after the best
-candidates of the positions before it.
+The window has several candidates per position: the best ones by the predictions and, since the
+target's choices are a function of its noise, by that noise. Each is read after the best candidates
+of the positions before it.
 """
 
 from collections.abc import Callable
@@ -25,15 +26,16 @@ from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from drafters.eagle import EagleDrafter, EagleHead, side_by_side
-from drafters.hidden_states import StaleHiddenStates
+from drafters.hidden_states import Stale, StaleHiddenStates
 from drafters.similarity import lineage_along, trust_in
 from models.base import Context, PromptRows, TransformerSpec
 from models.linear import Linear
 from models.target import TargetModel
 from support.compiler import fused
 
-CANDIDATES = 4  # per position
-SWEEPS = 4  # to find the best ones
+CANDIDATES = 3  # per position; with 4 or 6 trees of 58 nodes accept no more (T = 1)
+SWEEPS = 4  # to find the best ones by stale states; with 1 they accept 5.79 instead of 5.83
+PASSES = 2  # of the head in a round; with 1, 2 and 3 they accept 5.38, 5.83 and 5.92
 STEPS = 32  # positions of a window that are told apart; those further on count as the last one
 # What an untrained head begins with: shares of the stale features in the mixture, the logistic
 # function of a + b m for similarity m; and trust in it, exp(a + b m^3). As fitted in `similar`.
@@ -152,7 +154,7 @@ class Children:
         scaled = Draft(draft.log_q, draft.trust * factors.to(draft.trust.dtype))
         uncalibrated = replace(proposal, calibration=Calibration())
         tokens, log_hits = uncalibrated.children(scaled, noise, width, level=1)
-        return cls(tokens, log_hits, place_of(tokens, F.pad(codes[:, 1:], (0, 0, 0, 1))))
+        return cls(tokens, log_hits, place_of(tokens, following(codes)))
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class Drafted:
 
     round: Round
     window: Window
+    hidden: Tensor  # (images, guidance, steps, candidates, hidden) predicted hidden states
     log_q: Tensor  # (images, steps, candidates, vocab)
     trust: Tensor  # (images, steps, candidates)
     children: Children | None = None  # None: the policy takes them, level by level
@@ -182,6 +185,11 @@ def _after(
     return candidates, tuple(rows_at(value, candidates) for value in values)
 
 
+def following(codes: Tensor) -> Tensor:
+    """Return the candidates of the step after each of codes (images, steps, candidates)."""
+    return F.pad(codes[:, 1:], (0, 0, 0, 1))
+
+
 @fused
 def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
     """Return which of codes (images, steps, candidates) tokens (images, steps, ...) are, else 0."""
@@ -190,30 +198,85 @@ def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
 
 
 def choose_window(
-    memory: StaleHiddenStates, round: Round, steps: int, score: Score, noise: Tensor | None
+    memory: StaleHiddenStates, known: Stale, round: Round, score: Score, noise: Tensor | None
 ) -> Window:
     """Return the window that stale hidden states predict.
 
     The best tokens of all steps are found at once: each sweep takes those of the one before for the
     tokens before a step (Jacobi iteration), so the first steps are those of one step at a time.
 
-    noise: (images, steps, vocab or 1) that the target will choose with; None: it must not be seen.
+    Args:
+        memory: of the images.
+        known: what it knows of the window's positions.
+        round: that drafts.
+        score: hidden states -> log q.
+        noise: (images, steps, vocab or 1) that the target will choose with; None: not to be seen.
     """
-    positions = round.position(arange(steps, memory.last.recent.device) - 1)
-    old, root = memory.last.recent.flip(1), memory.last.recent[:, :1]
-    path = torch.cat([old, root.expand(-1, steps - 1)], 1)  # (images, REACH - 1 + steps)
-    known = memory.at(positions, round)
+    recent, steps = memory.last.recent, known.above.shape[2]
+    codes = recent[:, :1, None].expand(-1, steps, CANDIDATES)
     for _ in range(SWEEPS):
-        stale, _ = known.after(lineage_along(path))
-        values = score(stale) if noise is None else score(stale) + noise
-        best = values.topk(CANDIDATES, dim=2).indices[:, :-1]  # of steps 1, 2, ...
-        path = torch.cat([old, best[..., 0]], 1)
-    codes = torch.cat([root[..., None].expand(-1, -1, CANDIDATES), best], 1)
+        stale, _ = known.after(_lineages(codes, recent)[:, :, 0])
+        best = _likeliest(score(stale), noise)
+        codes = torch.cat([codes[:, :1], best[:, :-1]], 1)
     before = torch.cat([memory.before_root(round), stale[:, :, :-1]], 2)
-    older = lineage_along(path)[..., 1:].repeat_interleave(CANDIDATES, 1)
-    tokens = torch.cat([codes.flatten(1)[..., None], older], 2)
-    after, similarity = known.each(CANDIDATES).after(tokens)
-    size = steps, CANDIDATES
+    return _filled(codes, before, known, recent)
+
+
+def choose_again(drafted: Drafted, known: Stale, recent: Tensor, noise: Tensor | None) -> Window:
+    """Return the window that the drafts after the candidates of another one predict.
+
+    Its best candidates are a path through these. A token that is none of them stands for the best.
+
+    Args:
+        drafted: of the other window.
+        known, noise: as for `choose_window`.
+        recent: (images, REACH) the last decided tokens, the root's first.
+    """
+    window = drafted.window
+    best = _likeliest(drafted.log_q, None if noise is None else noise[:, :, None])
+    path = _follow(place_of(best[..., 0], following(window.codes)))  # (images, steps)
+    best = best.gather(2, path[:, :, None, None].expand(-1, -1, 1, CANDIDATES))[:, :, 0]
+    index = path[:, None, :, None, None].expand(
+        *drafted.hidden.shape[:3], 1, drafted.hidden.shape[4]
+    )
+    predicted = drafted.hidden.gather(3, index)[:, :, :, 0]
+    codes = torch.cat([window.codes[:, :1], best[:, :-1]], 1)
+    before = torch.cat([window.before[:, :, :1], predicted[:, :, :-1]], 2)
+    return _filled(codes, before, known, recent)
+
+
+def _likeliest(log_q: Tensor, noise: Tensor | None) -> Tensor:
+    """Return the best tokens (..., candidates) of log q (..., vocab), by noise if it is seen."""
+    values = log_q if noise is None else log_q + noise
+    return values.topk(CANDIDATES, dim=-1).indices
+
+
+@fused
+def _follow(candidates: Tensor) -> Tensor:
+    """Return which candidates a path from the root's best one reads: (images, steps).
+
+    candidates: (images, steps, candidates) which one of the next step follows each.
+    """
+    path = [torch.zeros_like(candidates[:, 0, :1])]
+    for step in range(candidates.shape[1] - 1):
+        path.append(candidates[:, step].gather(1, path[-1]))
+    return torch.cat(path, 1)
+
+
+def _lineages(codes: Tensor, recent: Tensor) -> Tensor:
+    """Return the last tokens of candidates (images, steps, n) after the best of earlier steps.
+
+    (images, steps, n, REACH), their own first; recent: (images, REACH) the root's and those before.
+    """
+    path = torch.cat([recent[:, 1:].flip(1), codes[..., 0]], 1)
+    older = lineage_along(path)[:, :, None, 1:].expand(-1, -1, codes.shape[2], -1)
+    return torch.cat([codes[..., None], older], 3)
+
+
+def _filled(codes: Tensor, before: Tensor, known: Stale, recent: Tensor) -> Window:
+    """Return a window of codes with the stale hidden states after them."""
+    size = codes.shape[1:]
+    after, similarity = known.each(CANDIDATES).after(_lineages(codes, recent).flatten(1, 2))
     return Window(codes, before, after.unflatten(2, size), similarity.unflatten(1, size))
 
 
@@ -237,7 +300,7 @@ def visible(counts: Tensor, decided: int, steps: int) -> Tensor:
 
 
 class BlockDrafter(EagleDrafter):
-    """Drafts with a block head: the decided tokens and the whole window in one pass of a round."""
+    """Drafts with a block head, which reads the newly decided tokens and the window in a pass."""
 
     head: BlockHead
 
@@ -293,13 +356,17 @@ class BlockDrafter(EagleDrafter):
         return round.shape.reach
 
     def draft_window(self, round: Round) -> Drafted:
-        """Return what the head drafts in a round: in its one pass, made at the first call."""
+        """Return what the head drafts in a round: its passes are made at the first call."""
         if self.drafted is None or self.drafted.round is not round:
-            steps, noise = self.steps(round), None
+            step, noise = arange(self.steps(round), self.codes.device), None
             if not self.proposal.samples:
-                noise = round.noise(round.position(arange(steps, self.codes.device)))
-            window = choose_window(self.memory, round, steps, self.score, noise)
+                noise = round.noise(round.position(step))
+            known = self.memory.at(round.position(step - 1), round)
+            window = choose_window(self.memory, known, round, self.score, noise)
             drafted = self._mixed(self._read(window, round), window, round)
+            for _ in range(PASSES - 1):
+                window = choose_again(drafted, known, self.memory.last.recent, noise)
+                drafted = self._mixed(self._read(window, round), window, round)
             self.drafted = replace(drafted, children=self._children(drafted, noise))
         return self.drafted
 
@@ -352,8 +419,9 @@ class BlockDrafter(EagleDrafter):
 
     def _mixed(self, predicted: Tensor, window: Window, round: Round) -> Drafted:
         """Return the drafts of predicted hidden states, mixed with the stale ones."""
-        similarity = window.similarity
+        similarity, size = window.similarity, window.codes.shape[1:]
         mixed = self.head.mix(predicted, window.stale.flatten(2, 3), similarity.flatten(1))
         with self.watch.lap("draft_head"):
-            log_q = self.score(mixed).unflatten(1, similarity.shape[1:])
-        return Drafted(round, window, log_q, self.head.confidence(similarity))
+            log_q = self.score(mixed).unflatten(1, size)
+        trust = self.head.confidence(similarity)
+        return Drafted(round, window, mixed.unflatten(2, size), log_q, trust)

@@ -162,7 +162,8 @@ def test_the_window_holds_what_the_target_had_predicted(session) -> None:
     def score(states: Tensor) -> Tensor:
         return distribution(target.score(states.flatten(0, 1)))
 
-    window = choose_window(memory, round, 3, score, noise=None)
+    known = memory.at(torch.tensor([[2, 3, 4]]), round)
+    window = choose_window(memory, known, round, score, noise=None)
     assert window.codes[0, 0].tolist() == [7] * CANDIDATES
     torch.testing.assert_close(window.stale[:, :, 0, 0], hidden[:, :, 2])
     torch.testing.assert_close(window.before[:, :, 1], hidden[:, :, 2])
