@@ -1,11 +1,11 @@
-"""Block drafter: two passes of an EAGLE head over a window of positions draft a whole tree.
+"""Block drafter: three passes of an EAGLE head over a window of positions draft a whole tree.
 
 An EAGLE head reads the hidden state before a token and the token. Below the root it waits for its
 own prediction of that state, level by level. But a verified tree leaves the target's hidden states
 at the next positions, after tokens that may have been wrong (`drafters.hidden_states`). With these
 in the place of its own predictions the head reads a whole window of positions at once (block
-drafts: DFlash, arXiv 2602.06036). What it predicts is mixed with the stale states themselves. The
-second pass reads what the first one predicted: Jacobi iteration of the drafter.
+drafts: DFlash, arXiv 2602.06036). What it predicts is mixed with the stale states themselves. Later
+passes read what the one before predicted: Jacobi iteration of the drafter.
 
 The window has several candidates per position: the best ones by the predictions and, since the
 target's choices are a function of its noise, by that noise. Each is read after the best candidates
@@ -33,9 +33,10 @@ from models.linear import Linear
 from models.target import TargetModel
 from support.compiler import fused
 
-CANDIDATES = 3  # per position; with 4 or 6 trees of 58 nodes accept no more (T = 1)
-SWEEPS = 4  # to find the best ones by stale states; with 1 they accept 5.79 instead of 5.83
-PASSES = 2  # of the head in a round; with 1, 2 and 3 they accept 5.38, 5.83 and 5.92
+CANDIDATES = 3  # per position; 4 or 6 accept no more
+# Of the head in a round. With 1, 2 and 3 trees of 58 nodes accept XX, 5.78 and 6.03 tokens (T = 1);
+# looking for a better first window, by stale states after its own best tokens, adds nothing to 2.
+PASSES = 3
 STEPS = 32  # positions of a window that are told apart; those further on count as the last one
 # What an untrained head begins with: shares of the stale features in the mixture, the logistic
 # function of a + b m for similarity m; and trust in it, exp(a + b m^3). As fitted in `similar`.
@@ -125,6 +126,20 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Slots:
+    """What every pass of a round reads beside the window, and where.
+
+    The newly decided tokens stand first. Each pass writes the same slots of the head's cache.
+    """
+
+    codes: Tensor  # (images, n) newly decided
+    hidden: Tensor  # (images, guidance, n, hidden) before them
+    before_root: Tensor  # (images, guidance, 1, hidden)
+    step: Tensor  # (steps x candidates,) distance of the window's slots from the root
+    context: Context  # of all slots
+
+
+@dataclass(frozen=True)
 class Children:
     """What a proposal takes after all candidates of a window: (images, steps, candidates, width).
 
@@ -200,10 +215,7 @@ def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
 def choose_window(
     memory: StaleHiddenStates, known: Stale, round: Round, score: Score, noise: Tensor | None
 ) -> Window:
-    """Return the window that stale hidden states predict.
-
-    The best tokens of all steps are found at once: each sweep takes those of the one before for the
-    tokens before a step (Jacobi iteration), so the first steps are those of one step at a time.
+    """Return the window that stale hidden states predict, those after tokens like the root's.
 
     Args:
         memory: of the images.
@@ -213,11 +225,9 @@ def choose_window(
         noise: (images, steps, vocab or 1) that the target will choose with; None: not to be seen.
     """
     recent, steps = memory.last.recent, known.above.shape[2]
-    codes = recent[:, :1, None].expand(-1, steps, CANDIDATES)
-    for _ in range(SWEEPS):
-        stale, _ = known.after(_lineages(codes, recent)[:, :, 0])
-        best = _likeliest(score(stale), noise)
-        codes = torch.cat([codes[:, :1], best[:, :-1]], 1)
+    root = recent[:, :1, None].expand(-1, steps, CANDIDATES)
+    stale, _ = known.after(_lineages(root, recent)[:, :, 0])
+    codes = torch.cat([root[:, :1], _likeliest(score(stale), noise)[:, :-1]], 1)
     before = torch.cat([memory.before_root(round), stale[:, :, :-1]], 2)
     return _filled(codes, before, known, recent)
 
@@ -236,10 +246,8 @@ def choose_again(drafted: Drafted, known: Stale, recent: Tensor, noise: Tensor |
     best = _likeliest(drafted.log_q, None if noise is None else noise[:, :, None])
     path = _follow(place_of(best[..., 0], following(window.codes)))  # (images, steps)
     best = best.gather(2, path[:, :, None, None].expand(-1, -1, 1, CANDIDATES))[:, :, 0]
-    index = path[:, None, :, None, None].expand(
-        *drafted.hidden.shape[:3], 1, drafted.hidden.shape[4]
-    )
-    predicted = drafted.hidden.gather(3, index)[:, :, :, 0]
+    at_path = path[:, None, :, None, None].expand(*drafted.hidden[:, :, :, :1].shape)
+    predicted = drafted.hidden.gather(3, at_path)[:, :, :, 0]
     codes = torch.cat([window.codes[:, :1], best[:, :-1]], 1)
     before = torch.cat([window.before[:, :, :1], predicted[:, :, :-1]], 2)
     return _filled(codes, before, known, recent)
@@ -363,10 +371,11 @@ class BlockDrafter(EagleDrafter):
                 noise = round.noise(round.position(step))
             known = self.memory.at(round.position(step - 1), round)
             window = choose_window(self.memory, known, round, self.score, noise)
-            drafted = self._mixed(self._read(window, round), window, round)
+            slots = self._open_slots(len(step), round)
+            drafted = self._mixed(self._read(window, slots), window, round)
             for _ in range(PASSES - 1):
                 window = choose_again(drafted, known, self.memory.last.recent, noise)
-                drafted = self._mixed(self._read(window, round), window, round)
+                drafted = self._mixed(self._read(window, slots), window, round)
             self.drafted = replace(drafted, children=self._children(drafted, noise))
         return self.drafted
 
@@ -377,45 +386,33 @@ class BlockDrafter(EagleDrafter):
         draft, width = Draft(drafted.log_q, drafted.trust), drafted.round.shape.width
         return Children.of(drafted.window.codes, draft, self.proposal, noise[:, :, None], width)
 
-    def _read(self, window: Window, round: Round) -> Tensor:
-        """Return the hidden states (images, guidance, steps x candidates, hidden) after a window.
-
-        The newly decided tokens are read in the same pass.
-        """
-        decided_codes, decided = self.pending(round)
-        images, count = decided_codes.shape
-        steps, pending = window.codes.shape[1], round.inputs.pending
-        step = arange(steps, decided.device).repeat_interleave(CANDIDATES)
+    def _open_slots(self, steps: int, round: Round) -> Slots:
+        """Return the slots of the newly decided tokens and of a window of so many steps."""
+        codes, hidden = self.pending(round)
+        images, count = codes.shape
+        step, pending = (
+            arange(steps, codes.device).repeat_interleave(CANDIDATES),
+            round.inputs.pending,
+        )
         slots, root = self.target.grid.slots, round.inputs.decided - 1
         ahead = pending[:, None] - 1 + slots(root + step) - slots(root)
         depths = torch.cat([arange(count, step.device).expand(images, -1), ahead], 1)
         view = self.before_pending(round, depths.shape[1])
         context = view.open(depths, visible(pending, count, steps))
         # before the root stands what the head reads there, with the states of other layers
-        first = hidden_at(decided, (pending - 1)[:, None])
-        before = torch.cat([first, window.before[:, :, 1:]], 2)
-        hidden = torch.cat([decided, before.repeat_interleave(CANDIDATES, 2)], 2)
-        codes = torch.cat([decided_codes, window.codes.flatten(1)], 1)
-        return self._read_slots(codes, hidden, window.stale, step, context)[:, :, count:]
+        return Slots(codes, hidden, hidden_at(hidden, (pending - 1)[:, None]), step, context)
 
-    def _read_slots(
-        self, codes: Tensor, hidden: Tensor, stale: Tensor, step: Tensor, context: Context
-    ) -> Tensor:
-        """Return predicted hidden states (images, guidance, n, hidden) of all slots of a pass.
-
-        Args:
-            codes: (images, n).
-            hidden: (images, guidance, n, hidden) the states before them.
-            stale: (images, guidance, steps, candidates, hidden) after the window's.
-            step: (window,) distance of the window's slots from the root.
-            context: of all n slots.
-        """
-        guidance = hidden.shape[1]
+    def _read(self, window: Window, slots: Slots) -> Tensor:
+        """Return what the head predicts: (images, guidance, steps x candidates, hidden)."""
+        guidance, count = slots.hidden.shape[1:3]
+        before = torch.cat([slots.before_root, window.before[:, :, 1:]], 2)
+        hidden = torch.cat([slots.hidden, before.repeat_interleave(CANDIDATES, 2)], 2)
+        codes = torch.cat([slots.codes, window.codes.flatten(1)], 1)
         ids = self.target.vocab.ids(codes, guidance)
-        stale = stale.flatten(2, 3).flatten(0, 1)
+        stale = window.stale.flatten(2, 3).flatten(0, 1)
         with self.watch.lap("draft_forward"):
-            outputs = self.head.read(ids, hidden.flatten(0, 1), stale, step, context)
-        return outputs.unflatten(0, (-1, guidance))
+            outputs = self.head.read(ids, hidden.flatten(0, 1), stale, slots.step, slots.context)
+        return outputs.unflatten(0, (-1, guidance))[:, :, count:]
 
     def _mixed(self, predicted: Tensor, window: Window, round: Round) -> Drafted:
         """Return the drafts of predicted hidden states, mixed with the stale ones."""
