@@ -58,7 +58,7 @@ class TrainSettings(DeviceSettings, ModelSettings):
     drafter: str = setting(
         "eagle",
         "eagle: a head that drafts level by level; block: an EAGLE head that drafts a whole tree "
-        "in two passes, trained on its own rounds",
+        "in three passes, trained on its own rounds",
         choices=("eagle", "block"),
         gone=GONE_DRAFTERS,
     )

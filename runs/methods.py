@@ -131,7 +131,7 @@ def recall_drafter(parts: Drafting) -> Drafter:
 
 
 def block_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights that reads stale hidden states and drafts in two passes."""
+    """Return the drafter with weights that reads stale hidden states and drafts in three passes."""
     head = BlockHead.of(parts.loaded.network)
     return BlockDrafter(head, parts.target, parts.distribution, parts.largest, parts.proposal)
 

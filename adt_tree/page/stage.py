@@ -19,7 +19,7 @@ WORDS = {
     "ar": "Plain decoding",
     "adt": "Adaptive draft tree",
     "eagle_recall": "Draft tree from drafter and earlier predictions",
-    "block": "Draft tree from two drafter passes",
+    "block": "Draft tree from three drafter passes",
     "eagle2": "Draft tree of fixed size",
     "static": "Draft tree of fixed shape",
     "recall": "Draft tree from earlier predictions, no drafter",

@@ -11,7 +11,7 @@ from configs.fields import mismatch, settings_fields
 from configs.training import TrainSettings
 from decoding.images import Job
 from decoding.noise import gumbel, image_seed
-from decoding.sampling import choose
+from decoding.sampling import SamplingDistribution, choose
 from drafters.block import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
@@ -55,8 +55,12 @@ class Evaluation:
         """Write the drafter's calibration, and evaluation.json; returns what that holds."""
         # in fp16 from its file, as users have it, not the weights in training
         head = load_drafter(str(folder), self.target).network
-        levels = self.levels(head)
+        levels = self.levels(head, self.distribution)
         calibration = {distribution_key(self.distribution): factors(levels)}
+        # at temperature 0 the target is surer than its distribution says
+        greedy = replace(self.distribution, temperature=0.0)
+        if greedy != self.distribution:
+            calibration[distribution_key(greedy)] = factors(self.levels(head, greedy))
         figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
         with printed_unless_saved(figures):
             replace_file(folder / FILE, encode_json(calibration))
@@ -95,37 +99,37 @@ class Evaluation:
         return self.settings.folder / "evaluation.json"
 
     @torch.inference_mode()
-    def levels(self, head: EagleHead) -> list[dict[str, Any]]:
+    def levels(self, head: EagleHead, distribution: SamplingDistribution) -> list[dict[str, Any]]:
         """Return `Gathered.table` of the held-out images.
 
         The target's choices are drawn anew, from its distributions after the images' tokens. A
         block head is judged in rounds that it draws.
         """
         if isinstance(head, BlockHead):
-            return self._windows(head)
+            return self._windows(head, distribution)
         count = min(_LEVELS, self.target.grid.tokens - 1)
         stride = math.ceil(len(self.held) * self.target.grid.tokens / _POSITIONS)
         gathered = Gathered()
         for image in self.held:
             rows = self.rows([image]).to(self.target.device, self.target.dtype)
-            log_p = target_distribution(self.target, rows, self.distribution)[0]
+            log_p = target_distribution(self.target, rows, distribution)[0]
             positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
             noise = gumbel(self._seed(image), "target", positions, log_p.shape[1]).to(log_p.dtype)
-            noise = noise * (not self.distribution.greedy)  # at temperature 0 the target has none
-            levels = draft_distributions(self.target, head, rows, self.distribution, count)
+            noise = noise * (not distribution.greedy)  # at temperature 0 the target has none
+            levels = draft_distributions(self.target, head, rows, distribution, count)
             choices, drafts = choose(log_p, noise), [log_q[0] for log_q in levels]
             gathered.add_image(drafts, choices, noise, log_p, stride)
         return gathered.table()
 
-    def _windows(self, head: BlockHead) -> list[dict[str, Any]]:
+    def _windows(self, head: BlockHead, distribution: SamplingDistribution) -> list[dict[str, Any]]:
         """Return the same of a block head; a level is a step of its windows."""
-        gathered, greedy = Gathered(), self.distribution.greedy
-        source = DrawnRounds(self.target, head, self.tokens, self.distribution)
+        gathered = Gathered()
+        source = DrawnRounds(self.target, head, self.tokens, distribution)
         for image in self.held:
             drawn = source([image])[0]
             picked = pick(drawn, generator(self.settings.seed, "cpu", "rounds of", image))
-            rounds = windows_of(self.target, drawn, picked, greedy)
-            scores = scored(head, self.target, rounds, self.distribution.cfg)
+            rounds = windows_of(self.target, drawn, picked, distribution.greedy)
+            scores = scored(head, self.target, rounds, distribution.cfg)
             trust = head.confidence(rounds.similarity)[..., None]
             for step in range(min(_LEVELS, rounds.inside.shape[1])):
                 inside = rounds.inside[:, step]  # a window may reach beyond the image

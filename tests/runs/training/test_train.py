@@ -291,8 +291,10 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, layers, tmp_path, mo
     assert decoding["identical"] == decoding["images"] == 2 and decoding["tau"] >= 1
     config = json.loads((out / "drafter/config.json").read_text())
     assert (config["num_hidden_layers"], config["attention_dropout"]) == (layers, 0.0)
-    calibration = Calibrations.read(out / "drafter").of(SamplingDistribution(), "coupled")
-    assert len(calibration.factors) == len(levels) == 8
+    for temperature in (1.0, 0.0):
+        distribution = SamplingDistribution(temperature)
+        calibration = Calibrations.read(out / "drafter").of(distribution, "coupled")
+        assert len(calibration.factors) == len(levels) == 8
     for level in levels:
         assert 0 < level["total_variation"] < 1
         assert level["topk"]["hit_1"] <= level["topk"]["hit_10"]
