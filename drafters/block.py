@@ -34,8 +34,8 @@ from models.target import TargetModel
 from support.compiler import fused
 
 CANDIDATES = 3  # per position; 4 or 6 accept no more
-# Of the head in a round. With 1, 2 and 3 trees of 58 nodes accept XX, 5.78 and 6.03 tokens (T = 1);
-# looking for a better first window, by stale states after its own best tokens, adds nothing to 2.
+# Of the head in a round: with 1, 2 and 3, trees of 58 nodes accept 5.28, 5.78 and 6.03 tokens
+# (T = 1). To improve the first window by stale states alone adds nothing to two.
 PASSES = 3
 STEPS = 32  # positions of a window that are told apart; those further on count as the last one
 # What an untrained head begins with: shares of the stale features in the mixture, the logistic
@@ -178,7 +178,7 @@ class Drafted:
 
     round: Round
     window: Window
-    hidden: Tensor  # (images, guidance, steps, candidates, hidden) predicted hidden states
+    hidden: Tensor  # (images, guidance, steps, candidates, hidden) predicted and stale ones, mixed
     log_q: Tensor  # (images, steps, candidates, vocab)
     trust: Tensor  # (images, steps, candidates)
     children: Children | None = None  # None: the policy takes them, level by level
@@ -215,7 +215,9 @@ def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
 def choose_window(
     memory: StaleHiddenStates, known: Stale, round: Round, score: Score, noise: Tensor | None
 ) -> Window:
-    """Return the window that stale hidden states predict, those after tokens like the root's.
+    """Return the window that stale hidden states predict.
+
+    Which tokens will stand before a position is not known yet: the root's stands for them.
 
     Args:
         memory: of the images.
@@ -235,7 +237,8 @@ def choose_window(
 def choose_again(drafted: Drafted, known: Stale, recent: Tensor, noise: Tensor | None) -> Window:
     """Return the window that the drafts after the candidates of another one predict.
 
-    Its best candidates are a path through these. A token that is none of them stands for the best.
+    Its best candidates follow one another: each is the best after the one before it, or after that
+    step's best candidate in the other window if the one before it was none there.
 
     Args:
         drafted: of the other window.

@@ -16,7 +16,9 @@ from drafters.block import (
     SHARE,
     BlockDrafter,
     BlockHead,
+    Drafted,
     Window,
+    choose_again,
     choose_window,
 )
 from drafters.hidden_states import UNKNOWN, Nodes, Recalling, StaleHiddenStates
@@ -169,6 +171,30 @@ def test_the_window_holds_what_the_target_had_predicted(session) -> None:
     torch.testing.assert_close(window.before[:, :, 1], hidden[:, :, 2])
     best = target.score(hidden[:, :, 2])[0, 0].topk(CANDIDATES).indices
     assert window.codes[0, 1].tolist() == best.tolist()
+
+
+def test_the_next_pass_reads_a_path_through_what_the_last_one_predicted(session) -> None:
+    memory, round = StaleHiddenStates(session.target, 1, 1, TREE), round_at(1)
+    memory.prefill(0, random(1, 1, 32), torch.tensor([5]))
+    known = memory.at(torch.tensor([[0, 1, 2, 3]]), round)
+    codes = torch.tensor([[[5, 5, 5], [1, 2, 3], [4, 6, 7], [1, 2, 3]]])
+    stale, hidden = random(1, 1, 4, 3, 32), random(1, 1, 4, 3, 32)
+    window = Window(codes, random(1, 1, 4, 32), stale, torch.zeros(1, 4, 3))
+    log_q = torch.zeros(1, 4, 3, 9)
+    # after the root: 2, the second candidate; after that: 8, which is none; after the best one: 0
+    best = {(0, 0): [2, 3, 1], (1, 1): [8, 4, 6], (2, 0): [0, 1, 2]}
+    for (step, candidate), tokens in best.items():
+        log_q[0, step, candidate, tokens] = torch.tensor([3.0, 2.0, 1.0])
+    drafted = Drafted(round, window, hidden, log_q, torch.ones(1, 4, 3))
+    again = choose_again(drafted, known, memory.last.recent, noise=None)
+    assert again.codes[0].tolist() == [[5, 5, 5], *best.values()]
+    path = torch.stack([hidden[:, :, 0, 0], hidden[:, :, 1, 1], hidden[:, :, 2, 0]], 2)
+    torch.testing.assert_close(again.before[:, :, 1:], path)
+    torch.testing.assert_close(again.before[:, :, :1], window.before[:, :, :1])
+    noise = torch.zeros(1, 4, 9)
+    noise[0, 0, 7] = 9.0
+    seen = choose_again(drafted, known, memory.last.recent, noise)
+    assert seen.codes[0, 1].tolist() == [7, 2, 3], "the target's noise chooses, too"
 
 
 def test_a_state_above_is_that_of_the_row_above(session) -> None:
