@@ -15,6 +15,7 @@ from models.files.chameleon_parts import stored_names
 from models.files.entries import require_model
 from models.files.weights import naming
 from support.json_files import read_object
+from support.output import remark
 
 # What config.json may have as model_type, by --model: transformers' name, then the authors'.
 MODEL_TYPES = {
@@ -24,7 +25,8 @@ MODEL_TYPES = {
     "liquid": ("gemma",),
     "glm_image": ("glm_image",),
 }
-_EMU3, _JANUS = ("emu3", "Emu3"), MODEL_TYPES["janus_pro"]
+_JANUS = MODEL_TYPES["janus_pro"]
+_EMU3_5_IDS = 282_926
 _GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
@@ -39,12 +41,15 @@ class Published:
     words: tuple[str, ...]  # of its folders' names, in small letters with dashes
     # whether the config.json of a folder, with its weights' keys, can only be this model's
     holds: Callable[[dict, Path], bool] = lambda config, folder: False
+    instead: str | None = None  # what to use where no --model reads its files
 
 
 def _is_emu3_5(config: dict, folder: Path) -> bool:
-    # BAAI/Emu3-Gen has the same model_type, and no norms of queries
-    return config.get("model_type") in MODEL_TYPES["emu3_5"] and any(
-        ".q_norm." in key for key in stored_names(folder)
+    # BAAI/Emu3-Gen has the same model_type, another vocabulary, and no norms of queries; the sizes
+    # tell where weights are still missing
+    return config.get("model_type") in MODEL_TYPES["emu3_5"] and (
+        config.get("vocab_size") == _EMU3_5_IDS
+        or any(".q_norm." in key for key in stored_names(folder))
     )
 
 
@@ -66,8 +71,18 @@ _PUBLISHED = (
     Published(
         "GLM-Image", ("glm_image",), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"
     ),
+    Published("SimpleAR", (), ("simplear",)),
     Published("Liquid", ("liquid",), ("liquid",), _is_liquid),
-    Published("Emu3", ("emu3",), ("emu3",), lambda c, _: c.get("model_type") in _EMU3),
+    Published("JanusFlow", (), ("janusflow", "janus-flow")),
+    Published("Emu3-Chat", (), ("emu3-chat",)),
+    Published(
+        "Emu3 in its authors' files",
+        (),
+        (),
+        lambda c, _: c.get("model_type") == "Emu3",
+        instead="use BAAI/Emu3-Gen-hf, which has the same weights",
+    ),
+    Published("Emu3", ("emu3",), ("emu3",), lambda c, _: c.get("model_type") == "emu3"),
     Published("Janus-Pro", ("janus_pro",), ("janus",), lambda c, _: c.get("model_type") in _JANUS),
     Published(
         "LlamaGen", ("llamagen", "llamagen2"), ("llamagen",), lambda c, _: "caption_dim" in c
@@ -80,16 +95,20 @@ _PUBLISHED = (
 def refuse_other_model(model: str, path: str, folder: Path) -> None:
     """Refuse a folder that holds another published model's files than those of --model.
 
-    path: the folder or hub id, as it was given. A SettingsError names the model, and what to use
-    instead.
+    Where only the name of the folder around it says so, this is a remark on stderr. path: the
+    folder or hub id, as it was given. A SettingsError names the model, and what to use instead.
     """
-    published, source = _published(path, folder)
-    if published is None or model in published.targets:
+    evidence = _evidence(path, folder)
+    if evidence is None or model in evidence.published.targets:
         return
+    published, title = evidence.published, evidence.published.title
     use = " or ".join(f"--model {target}" for target in published.targets)
-    raise SettingsError(
-        f"--model {model}: {path} holds {published.title}, as {source} says; use {use}"
-    )
+    advice = f"use {use}" if use else published.instead or f"no --model here reads {title}"
+    text = f"--model {model}: {path} holds {title}, as {evidence.source} says; {advice}"
+    if not evidence.certain:
+        remark(text)
+    else:
+        raise SettingsError(text)
 
 
 def require_model_type(model: str, folder: Path) -> None:
@@ -105,8 +124,17 @@ def targets_in(path: str, folder: Path) -> tuple[str, ...]:
 
     Arguments as for `refuse_other_model`. Empty where nothing tells.
     """
-    published, _ = _published(path, folder)
-    return () if published is None else published.targets
+    evidence = _evidence(path, folder)
+    return evidence.published.targets if evidence is not None and evidence.certain else ()
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What tells a folder's model."""
+
+    published: Published
+    source: str  # in words
+    certain: bool = True  # enough to refuse another --model
 
 
 def _config(folder: Path) -> dict | None:
@@ -117,25 +145,33 @@ def _config(folder: Path) -> dict | None:
         return None
 
 
-def _published(path: str, folder: Path) -> tuple[Published | None, str]:
-    """Return a folder's model and what tells it, in words: its config.json, or its name."""
+def _evidence(path: str, folder: Path) -> _Evidence | None:
+    """Return the strongest sign of a folder's model: its files, its own name, the one around it."""
     if (config := _config(folder)) is None:
-        return None, ""
+        return None
+    name, around = _names(path)
+    named = _named(name)
     for published in _PUBLISHED:
         if published.holds(config, folder):
-            return published, "its config.json"
-    if published := _named(_name_of(str(config.get("_name_or_path")))):
-        return published, "_name_or_path in its config.json"
-    name = _name_of(path)
-    return _named(name), f"the folder's name {name!r}"
+            if named is not None and not named.targets:  # Emu3-Chat's config.json is Emu3's
+                return _Evidence(named, f"the folder's name {name!r}")
+            return _Evidence(published, "its config.json")
+    if published := _named(_names(str(config.get("_name_or_path")))[0]):
+        return _Evidence(published, "_name_or_path in its config.json")
+    if named is not None:
+        return _Evidence(named, f"the folder's name {name!r}")
+    if published := _named(around):
+        return _Evidence(published, f"the folder {around!r} around it", certain=False)
+    return None
 
 
-def _name_of(path: str) -> str:
-    """Return the name of a folder or hub id."""
+def _names(path: str) -> tuple[str, str]:
+    """Return the names of a folder or hub id and of the folder around it."""
     whole = os.path.abspath(path) if os.path.isdir(path) else path
-    *_, repository, around, name = ("", "", "", *Path(whole).parts)
-    # in the hub's cache: models--owner--name/snapshots/revision
-    return repository if around == "snapshots" else name
+    *_, grandparent, around, name = ("", "", "", *Path(whole).parts)
+    if around == "snapshots":  # of the hub's cache: models--owner--name/snapshots/revision
+        return grandparent, ""
+    return name, around
 
 
 def _named(name: str) -> Published | None:
@@ -145,6 +181,6 @@ def _named(name: str) -> Published | None:
         word: published for published in _PUBLISHED for word in published.words if word in words
     }
     for word in [*told]:
-        if any(word in longer for longer in told if longer != word):  # emu3 is in emu3-5
+        if any(word in longer for longer in told if longer != word):  # Emu3 is in Emu3-Chat
             del told[word]
     return next(iter(told.values())) if len(told) == 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 
 import huggingface_hub
@@ -42,6 +43,7 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
         ("anole", "llamagen", None, "LlamaGen, .*--model llamagen or --model llam"),
         ("anole", "liquid", None, "holds Liquid, .*use --model liquid"),
         ("anole", "tiny", changed(model_type="glm_image"), "GLM-Image, .*--model glm_image"),
+        ("anole", "tiny", named("SimpleAR-1.5B-RL"), "holds SimpleAR, .*no --model"),
         ("anole", "tiny", changed(_name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
         ("anole", "tiny", named(LUMINA), "use --model lumina_mgpt"),
         ("anole", "lumina_mgpt2", named("Lumina-mGPT2-mine"), "use --model lumina_mgpt2"),
@@ -51,9 +53,11 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
             "emu3",
             "emu3",
             changed(model_type="Emu3"),
-            "expected 'emu3' for --model emu3, got 'Emu3'",
+            "holds Emu3 in its authors' files, .*use BAAI/Emu3-Gen-hf",
         ),
         ("emu3", "emu3_5", None, "holds Emu3.5, .*use --model emu3_5"),
+        ("emu3", "emu3", changed(model_type="Emu3", vocab_size=282926), "holds Emu3.5"),
+        ("emu3", "emu3", named("Emu3-Chat-hf"), "holds Emu3-Chat"),
         ("emu3_5", "emu3", None, "holds Emu3, .*use --model emu3"),
         ("emu3_5", "tiny", None, "for --model emu3_5, got 'chameleon'"),
         ("janus_pro", "tiny", None, "for --model janus_pro, got 'chameleon'"),
@@ -105,6 +109,13 @@ def test_a_run_of_another_model_leaves_no_folder(tmp_path, checkpoint, capsys, m
     said = capsys.readouterr()
     assert re.search("for --model emu3, got 'chameleon'|use --model emu3$", said.err.strip())
     assert said.err.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_the_folder_around_it_makes_a_remark(tmp_path, checkpoint, capsys):
+    folder = shutil.copytree(checkpoint, tmp_path / "lumina" / "checkpoint")
+    words = ["--model_path", str(folder), "--prompt", "a", "--method", "ar", "--device", "cpu"]
+    assert main.main(["generate_images", *words, "--output_dir", str(tmp_path / "out")]) == 0
+    assert "lumina/checkpoint holds Lumina-mGPT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c", "my model/x"])

@@ -236,6 +236,7 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
         ("janus_pro", "authors"),
         ("emu3", "new"),
         ("emu3", "old"),
+        ("emu3", "authors"),
         ("emu3_5", "authors"),
         ("liquid", "transformers"),
         ("lumina_mgpt2", "transformers"),
