@@ -393,10 +393,8 @@ class BlockDrafter(EagleDrafter):
         """Return the slots of the newly decided tokens and of a window of so many steps."""
         codes, hidden = self.pending(round)
         images, count = codes.shape
-        step, pending = (
-            arange(steps, codes.device).repeat_interleave(CANDIDATES),
-            round.inputs.pending,
-        )
+        step = arange(steps, codes.device).repeat_interleave(CANDIDATES)
+        pending = round.inputs.pending
         slots, root = self.target.grid.slots, round.inputs.decided - 1
         ahead = pending[:, None] - 1 + slots(root + step) - slots(root)
         depths = torch.cat([arange(count, step.device).expand(images, -1), ahead], 1)

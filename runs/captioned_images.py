@@ -63,6 +63,8 @@ def _read(source: Path) -> Iterator[Captioned]:
     if not source.is_dir():
         got = found_at(source)
         raise mismatch(f"--data_dir {source}", got, "a folder or a .jsonl file", _UNPACK)
+    if shards := sorted(source.glob("*.tar")):
+        raise mismatch(f"--data_dir {source}", shards[0].name, "images with captions", _UNPACK)
     lists = sorted(source.glob("*.jsonl"))
     if source / LIST in lists:
         lists = [source / LIST]

@@ -26,12 +26,12 @@ class LevelPolicy:
         for level in range(1, round.shape.depth + 1):
             picked = self.pick(tree, round.shape.width)  # (images, k)
             draft = drafter.expand(tree, picked, round)
+            count = self.children(level, round.shape.width)
             if draft.children is None:
                 noise = proposal.noise(round, slice(level - 1, level), picked.shape[1])
-                count = self.children(level, round.shape.width)
                 tokens, log_hits = proposal.children(draft, noise, count, level)
             else:
-                tokens, log_hits = draft.children
+                tokens, log_hits = (values[..., :count] for values in draft.children)
             log_hits = within_limits(log_hits, round, level)
             tree = tree.extend(picked, tokens, log_hits, draft.log_q if round.keep_q else None)
         return tree

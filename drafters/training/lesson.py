@@ -92,7 +92,7 @@ class Lessons:
                 self._drawn[indices[0]] = self.rows(images, None)
             rows = self._drawn[indices[0]]
             order = generator(s.seed, "cpu", "rounds", self.step, *indices)
-            varied = [pick(drawn, order, number) for drawn in rows]
+            varied = [pick(drawn.readings, order, number) for drawn in rows]
         else:
             rows = self.rows(images, self._picks(indices))
             rows = rows.to(self.device, self.head.fc.weight.dtype)

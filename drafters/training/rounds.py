@@ -19,7 +19,7 @@ from decoding.proposals import PROPOSALS
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
-from drafters.block import BlockDrafter, BlockHead, Drafted, Window
+from drafters.block import PASSES, BlockDrafter, BlockHead, Drafted, Window
 from drafters.hidden_states import Nodes
 from drafters.training.shards import Tokens
 from models.base import PromptRows
@@ -31,10 +31,10 @@ SHAPE = TreeShape(16, 3, 16, 16)
 
 @dataclass(frozen=True)
 class Reading:
-    """What a drafter read of one image in a round: each with one image."""
+    """What a drafter read of one image in a pass of its head: each with one image."""
 
     root: int  # position of the last decided token
-    window: Window  # of the round
+    window: Window
     nodes: Nodes  # of the tree before
     recent: Tensor  # (1, REACH) the last decided tokens, the root's first
 
@@ -47,8 +47,13 @@ class Drawn:
     # (guidance, n, hidden) of the target: the prompt's, then those of slots from the first code on
     features: list[Tensor]
     codes: list[Tensor]  # (n,) each, the first code and what followed, row ends included
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)  # all passes of all rounds
     seed: int = 0
+
+    @property
+    def last_readings(self) -> list[Reading]:
+        """Those of the rounds' last passes: their drafts became trees."""
+        return self.readings[PASSES - 1 :: PASSES]
 
 
 class RecordingDrafter(BlockDrafter):

@@ -1,5 +1,6 @@
 """What a block head predicts in the windows of drawn rounds, and its loss."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,9 +17,9 @@ from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
 from models.base import Context
 from models.target import TargetModel
 
-ROUNDS = 12  # of an image, that a pass trains on
-# Passes of an update over its images, each over other rounds: generating them takes ten times as
-# long as a pass (128 x 128 images on a CPU).
+READINGS = 12  # of an image, that a pass of an update trains on
+# Passes of an update over its images, each over other readings: generating the images takes ten
+# times as long as a pass (128 x 128 images on a CPU).
 PASSES = 4
 # Steps after which a prediction weighs 1 / e of the first: a round that ends early never reads the
 # later ones (as DFlash weighs the positions of its block, arXiv 2602.06036).
@@ -49,12 +50,12 @@ class Windows:
         return self.drawn.prompt.ids.shape[1]
 
 
-def pick(drawn: Drawn, generator: torch.Generator, part: int = 0) -> list[Reading]:
-    """Return some of an image's rounds; part: which, in the generator's order of all of them."""
-    order = torch.randperm(len(drawn.readings), generator=generator).tolist()
-    first = part * ROUNDS
-    numbers = range(first, first + min(ROUNDS, len(order)))
-    return [drawn.readings[order[number % len(order)]] for number in numbers]
+def pick(readings: Sequence[Reading], generator: torch.Generator, part: int = 0) -> list[Reading]:
+    """Return some readings of an image; part: which, in the generator's order of all of them."""
+    order = torch.randperm(len(readings), generator=generator).tolist()
+    first = part * READINGS
+    numbers = range(first, first + min(READINGS, len(order)))
+    return [readings[order[number % len(order)]] for number in numbers]
 
 
 @torch.no_grad()

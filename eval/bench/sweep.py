@@ -106,6 +106,7 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
         **{name: getattr(settings.run, name) for name in _SHARED},
         "images": len(bench.jobs),
         "jobs": sha256(json.dumps(list(map(asdict, bench.jobs))).encode()).hexdigest()[:16],
+        "quality": False,  # in the rows of earlier versions, which are found by all of this
         "repeats": settings.repeats,
         "warmup": settings.warmup,
         "hardware": bench.session.hardware(),

@@ -46,7 +46,9 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
         SettingsError: a folder cannot be read or written; before anything is computed.
     """
     if (count := read_launch().count) > 1:
-        raise mismatch("evaluate", f"{count} processes", "one process")
+        raise mismatch(
+            "evaluate", f"{count} processes", "one process", "Start it without torchrun."
+        )
     folder = Path(settings.report_dir or runs[0].folder / "evaluation")
     make_writable("report_dir", folder)
     make_writable("cache_dir", Path(settings.cache_dir))

@@ -127,7 +127,9 @@ class Evaluation:
         source = DrawnRounds(self.target, head, self.tokens, distribution)
         for image in self.held:
             drawn = source([image])[0]
-            picked = pick(drawn, generator(self.settings.seed, "cpu", "rounds of", image))
+            picked = pick(
+                drawn.last_readings, generator(self.settings.seed, "cpu", "rounds of", image)
+            )
             rounds = windows_of(self.target, drawn, picked, distribution.greedy)
             scores = scored(head, self.target, rounds, distribution.cfg)
             trust = head.confidence(rounds.similarity)[..., None]

@@ -89,15 +89,19 @@ def scripted(
     return Engine(session.target, distribution, Exact(), images, speculation)
 
 
-def oracle(session: Session, baseline: dict[str, list[int]]) -> Callable[[Path, int], Tensor]:
-    """A drafter's distribution that is sure of the baseline's next token."""
+def oracle(
+    session: Session, baseline: dict[str, list[int]], right: bool = True
+) -> Callable[[Path, int], Tensor]:
+    """A drafter's distribution that is sure of the baseline's next token; or, with right=False,
+    that it is another one.
+    """
     prompts = {job.id: session.target.prompt(job.prompt, 1).ids[0].tolist() for job in JOBS}
     expected = {tuple(ids): baseline[name] for name, ids in prompts.items()}
 
     def distribution(prompt: Path, position: int) -> Tensor:
         scores = torch.zeros(VOCAB, dtype=torch.float64)
         if position < TOKENS:
-            scores[expected[prompt][position]] = 60.0
+            scores[expected[prompt][position]] = 60.0 if right else -torch.inf
         return scores.log_softmax(-1)
 
     return distribution
@@ -127,6 +131,19 @@ def test_an_oracle_is_always_accepted(distribution, session, truth) -> None:
             assert image.codes.tolist() == expected[name]
             assert image.target_forwards == rounds + 1
             assert image.tau == (TOKENS - 1) / rounds
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, session, truth) -> None:
+    expected = truth[distribution]
+    for policy in (
+        DynamicTree(TreeShape(3, 4, 8)),
+        AdaptiveTree(AdtSettings(), 12, ImageGrid(4, 4)),
+    ):
+        engine = scripted(session, distribution, policy, oracle(session, expected, False), 3)
+        for name, image in finished(engine, JOBS[:4]).items():
+            assert image.codes.tolist() == expected[name]
+            assert image.tau == 1 and image.target_forwards == TOKENS
 
 
 def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> None:
@@ -282,3 +299,11 @@ def test_a_watcher_sees_every_round_and_changes_no_token(session, truth) -> None
     assert seen == [[stats.id for stats in step.rounds] for step in steps]
     for image in (image for step in steps for image in step.finished):
         assert image.codes.tolist() == truth[DISTRIBUTIONS[0]][image.job.id]
+
+
+def test_a_target_without_numbers_is_reported(session, monkeypatch) -> None:
+    monkeypatch.setattr(
+        type(session.target), "score", lambda self, features: features[..., :VOCAB] * torch.nan
+    )
+    with pytest.raises(FloatingPointError, match="the target: expected probabilities"):
+        list(engine_of(session, PLAIN, 1).generate(JOBS[:1]))

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from decoding import noise
-from decoding.noise import gumbel, image_seed, stream_key, uniform
+from decoding.noise import NoiseShape, gumbel, image_seed, stream_key, uniform
+from decoding.positional_noise import PositionalNoise
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -34,6 +35,28 @@ def test_bits_are_splitmix_of_the_counter() -> None:
         for token, bits in enumerate(row):
             counter = (position << 32) + token
             assert bits & MASK == splitmix((counter * 0x9E3779B97F4A7C15 + key) & MASK)
+
+
+def test_any_subset_of_positions_and_any_width_agree() -> None:
+    whole = gumbel(7, "target", torch.arange(50), 20)
+    some = torch.tensor([49, 0, 7, 7])
+    assert torch.equal(gumbel(7, "target", some, 20), whole[some])
+    assert torch.equal(gumbel(7, "target", torch.arange(50), 5), whole[:, :5])
+
+
+def table(images: int, greedy: bool = False, dtype: torch.dtype = torch.float64) -> PositionalNoise:
+    return PositionalNoise(NoiseShape(6, 4, greedy, dtype, CPU), images)
+
+
+def test_table_belongs_to_the_image_and_not_to_its_row() -> None:
+    batch, alone = table(3), table(1)
+    for row, seed in enumerate((5, 6, 7)):
+        batch.fill(row, seed)
+    alone.fill(0, 7)
+    positions = torch.tensor([[0, 3, 3], [1, 1, 1], [5, 0, 2]])
+    assert torch.equal(batch(positions)[2:], alone(positions[2:]))
+    batch.fill(1, 7)
+    assert torch.equal(batch.table[1], batch.table[2])
 
 
 def test_splitmix_is_the_published_one() -> None:

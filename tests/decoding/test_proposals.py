@@ -36,6 +36,14 @@ def noise(n: int, vocab: int) -> torch.Tensor:
     return gumbel(0, "target", torch.arange(n), vocab)[None]
 
 
+def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
+    log_q = distributions(5, 8, 0)
+    tokens, scores = PROPOSALS["topk"]().children(Draft(log_q), noise(5, 8), 3, 1)
+    expected = log_q.sort(descending=True)
+    assert torch.equal(tokens, expected.indices[..., :3])
+    assert torch.equal(scores, expected.values[..., :3])
+
+
 def test_coupled_hits_as_often_as_the_theory_says() -> None:
     """At least (1 - TV) / (1 + TV) on average for one candidate, and more often than ranking by q
     alone.

@@ -7,7 +7,7 @@ from direct import session_reading
 from configs.methods import MethodSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from drafters.block import CANDIDATES, BlockHead, Drafted
+from drafters.block import CANDIDATES, PASSES, BlockHead, Drafted
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
 from drafters.training.windows import BlockLoss, pick, scored, windows_of
@@ -55,7 +55,8 @@ def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
     """Wherever the target's choice was a candidate, in every round of an image."""
     head, distribution, compared = head_of(session), SamplingDistribution(cfg=cfg), 0
     drawn = DrawnRounds(session.target, head, TOKENS, distribution)([1])[0]
-    assert len(kept) == len(drawn.readings)
+    assert len(kept) == len(drawn.readings) == PASSES * len(drawn.last_readings)
+    assert len({reading.root for reading in drawn.last_readings}) == len(drawn.last_readings)
     rounds = windows_of(session.target, drawn, drawn.readings, False)
     with torch.inference_mode():
         found = scored(head, session.target, rounds, cfg)
@@ -92,7 +93,7 @@ def test_only_trust_learns_from_the_choices(session32) -> None:
     head = head_of(session32).float()
     head.requires_grad_(True)
     drawn = DrawnRounds(session32.target, head, TOKENS, SamplingDistribution(cfg=2.0))([0, 1])
-    picks = [pick(image, torch.Generator().manual_seed(0)) for image in drawn]
+    picks = [pick(image.readings, torch.Generator().manual_seed(0)) for image in drawn]
     loss = BlockLoss(session32.target, 2.0, (0.0, 0.0, 0.0), False)
     loss(head, drawn, picks)[0].backward()
     assert head.trust.grad.abs().min() > 0 and not head.share.grad.any()
