@@ -1,0 +1,62 @@
+"""Calibration: it is fitted on a tree's own distributions and written for one at a time."""
+
+import pytest
+import torch
+from small import write_checkpoint
+
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from configs.schema import RunSettings
+from decoding.images import Job
+from decoding.sampling import SamplingDistribution
+from drafters.calibrations import Calibrations
+from runs.session import open_session
+from scripts.tools.calibrate import calibrate, distributions_of, noise_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calibrate")
+    (folder / "prompts.txt").write_text("a red dot\nsome blue squares\n")
+    write_checkpoint(folder / "model")
+    return folder
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -> None:
+    chain = MethodSettings(method="eagle2", depth=depth, width=1, nodes=depth)
+    session = open_session(
+        RunSettings(prompt="a", model_path=str(folder / "model"), dtype="fp64", method=chain)
+    )
+    engine = session.open_engine()
+    (image,) = [
+        image for step in engine.generate([Job("0", "a red dot", 5)]) for image in step.finished
+    ]
+    hits = {}  # number of the token, depth at which it is drafted -> whether it is drafted right
+    for level, log_q in enumerate(distributions_of(session, engine.distribution, image, depth)):
+        drafted = (log_q + noise_of(image, log_q)[level:]).argmax(-1)
+        for number, hit in enumerate((drafted == image.codes[level + 1 :]).tolist(), level + 1):
+            hits[number, level] = hit
+    number, rounds, last = 1, 0, len(image.codes) - 1
+    while number <= last:
+        levels = range(min(depth, last - number))
+        accepted = next((level for level in levels if not hits[number + level, level]), len(levels))
+        number, rounds = number + accepted + 1, rounds + 1
+    assert any(hits.values()) and not all(hits.values())
+    assert rounds == image.target_forwards - 1
+
+
+def test_the_file_grows_by_distributions(folder) -> None:
+    given = {"prompt": str(folder / "prompts.txt"), "model_path": str(folder / "model")}
+    for temperature in (1.0, 0.0):
+        calibrate(**given, images=2, temperature=temperature, depths=3)
+    read = Calibrations.read(folder / "model" / "drafter")
+    sampled, greedy = SamplingDistribution(), SamplingDistribution(temperature=0.0)
+    for distribution in (sampled, greedy):
+        for proposal in ("topk", "coupled"):
+            assert len(read.of(distribution, proposal).factors) == 3
+    assert read.of(sampled, "coupled") != read.of(greedy, "coupled")
+    for depths in (0, 16):
+        with pytest.raises(SettingsError, match="--depths"):
+            calibrate(**given, depths=depths)
