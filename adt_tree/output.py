@@ -118,6 +118,7 @@ class StreamStep:
         """Mean tokens per round so far."""
         return (self.decided - 1) / (self.round + 1)
 
+    # Works on a frozen class: cached_property writes into __dict__, not by __setattr__.
     @cached_property
     def image(self) -> Image.Image:
         """The image so far, grey where nothing is decided; computed when it is asked for."""

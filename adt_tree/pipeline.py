@@ -113,6 +113,7 @@ class Pipeline:
         """
         with python_names():
             check_names(settings, _LIGHT, "from_pipe")
+            # As a recipe: another method then drops what was set for the old one (with_method).
             recipe = pipe._recipe | pipe._given
             other = cls(recipe, as_flags(settings), pipe.weights)
         other.set_progress_bar_config(**pipe._bar)

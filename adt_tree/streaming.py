@@ -27,6 +27,7 @@ class Seen:
         # absent nodes pad trees of a batch to one size; without them the others get new numbers
         numbers = {node: number for number, node in enumerate(kept)}
         self.draft = Draft(
+            # `decided` already counts the round's accepted + 1 tokens; the root is the one before.
             root=state.decided - accepted - 2,
             parents=tuple(numbers[parents[node]] for node in kept),
             depths=tuple(depths[node] for node in kept),
@@ -41,6 +42,7 @@ def stream_steps(steps: Iterator[DrawnStep], seen: Seen, weights: Weights) -> It
         for drawn in step.finished:
             seconds = drawn.image.seconds
             picture = Image.fromarray(drawn.pixels)  # a painter may have taken long for it
+            # The loop binds `picture` once, as there is one image: the lambda keeps the right one.
             paint = lambda tokens: picture  # noqa: B023, E731
         yield StreamStep(
             round=stats.round,

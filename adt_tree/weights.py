@@ -68,6 +68,7 @@ class Weights:
                 step = next(steps, None)
             if step is None:
                 return
+            # Without the lock: the caller may take its time before it asks for the next round.
             yield step
 
     def paint(self, codes: Tensor) -> Image.Image:

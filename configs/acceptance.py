@@ -18,6 +18,7 @@ class LanternSettings(Settings):
     prefix: ClassVar[str] = "lantern_"
     group: ClassVar[str] = "Relaxed acceptance (--verifier lantern, lantern_coupled)"
     # k and delta: the defaults of LANTERN's code
+    # high: a table of nearest codes has at most 65,535 columns (models/codecs/codebook.py)
     k: int = setting(
         1000, "how many nearest codes may lend a draft their probability", low=1, high=2**16 - 1
     )
@@ -112,6 +113,7 @@ class Acceptance:
 
 
 VERIFIERS: dict[str, Acceptance] = {
+    # None: `ar`, which is this rule with an empty tree
     "exact": Acceptance(True, True, (None, *PROPOSALS)),
     "rejection": Acceptance(True, False, PROPOSALS),
     # other methods drop children by their values, which biases what is accepted

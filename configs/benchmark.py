@@ -116,6 +116,7 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
         if not isinstance(axes, dict) or not axes:
             refuse("axes", axes, expected)
         for flag, values in axes.items():
+            # YAML is read as texts, so any other type in the list is a nested list or mapping.
             if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
                 refuse(f"axes: {flag}", values, "a list of values")
         if unknown := content.keys() - settings_fields(Sweep).keys():
@@ -142,7 +143,9 @@ def entries_of(text: str) -> tuple[str, ...]:
 PROMPTS = str(ROOT / "configs" / "prompts" / "tiny_validation.txt")  # of `tune`
 # What `tune` tries, likelier winners first: if the time is short, the last ones are not tried.
 CANDIDATES = (
+    # the fastest drafts on all three CPUs in docs/results/speed.md
     "jacobi:window=10",
+    # window=0: no chain behind the tree, so tau is 6.01, not 5.88 (docs/results/tokens.md)
     "eagle_recall:nodes=58:window=0",
     "block:nodes=16:depth=16:width=3",
     "eagle_recall:nodes=16:depth=16:width=3:window=0",
@@ -184,4 +187,5 @@ class TuneSettings(Settings):
     @property
     def bench(self) -> BenchmarkSettings:
         """The benchmark whose measurements decide."""
+        # `tune` warms up by itself, and takes new images in place of repeats.
         return BenchmarkSettings(self.run, self.tried, repeats=1, warmup=0)

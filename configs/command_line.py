@@ -124,6 +124,7 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     if not all(names):
         refuse("config", path, "names of YAML files, with one comma between two")
     recipes = [read_recipe(name, command) for name in names]
+    # models[0] counts: the command line's, or else the latest recipe's.
     models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
     recipe: Values = model_defaults(models[0]) if models and "cfg" in flags else {}
     for values in recipes:
@@ -138,6 +139,7 @@ def import_plugin(name: str) -> None:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # Only the plugin's own name is a wrong flag; if it lacks a module, its traceback says more.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         allowed = "the name of a module, package.module, installed or in the working folder"

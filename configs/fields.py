@@ -148,6 +148,7 @@ class Settings:
             value, owners = getattr(self, f.name), f.metadata.get("parts", ())
             if owners and value is not f.default and not isinstance(value, owners):
                 raise mismatch(f.name, repr(value), one_of(owner.__name__ for owner in owners))
+        # vars() finds only what a class defines itself; getattr would run an inherited one twice.
         for owner in reversed(type(self).__mro__):
             if "settle" in vars(owner):
                 vars(owner)["settle"](self)
@@ -259,6 +260,7 @@ def parse(f: Field, flag: str, value: Any) -> Any:
         value = limits.get("renamed", {}).get(value, value)
     if isinstance(value, str) and value in limits.get("gone", ()):
         raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
+    # Not isinstance: True is an int, but no number of images.
     if type(value) is not kind(f) or not _within(value, limits):
         near = near_names(value, limits.get("choices", ())) if isinstance(value, str) else ""
         refuse(flag, value, allowed(f), near or limits.get("advice", ""))

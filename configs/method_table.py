@@ -24,6 +24,7 @@ class AdtSettings(Settings):
 
     prefix: ClassVar[str] = "adt_"
     group: ClassVar[str] = "ADT-Tree (--method adt)"
+    # Defaults within 1 % of the best in one-flag sweeps with six nodes (docs/results/adt.md).
     beta: float = setting(
         0.7, "acceptance from which the next tree is deeper and narrower", low=0, high=1
     )
@@ -56,6 +57,7 @@ class AdtSettings(Settings):
     )
 
     def settle(self) -> None:
+        # With the default bounds, a first tree of 3 levels and width 4.
         for axis, default in (("d", 5), ("k", 4)):
             low, high = getattr(self, f"{axis}_min"), getattr(self, f"{axis}_max")
             if low > high:
@@ -86,13 +88,16 @@ _WINDOW = {"window": 16, "guess": "above"}
 METHODS: dict[str, MethodTraits] = {
     "ar": MethodTraits(speculative=False),
     "static": MethodTraits({"proposal": "coupled", "tree": "mc_sim_7b_63"}, drafted=True),
+    # The paper's fixed tree: five levels, ten children a node, 58 nodes (configs/paper).
     "eagle2": MethodTraits(_GROWN | {"depth": 5, "width": 10, "nodes": 58}, drafted=True),
+    # Six nodes: chosen on a CPU, where every node costs time (docs/results/adt.md).
     "adt": MethodTraits(_GROWN | {"nodes": 6, "adt": AdtSettings()}, drafted=True),
     "jacobi": MethodTraits({"proposal": "coupled"} | _WINDOW),
     "recall": MethodTraits(
         {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58, "recall_numbers": None}
         | _WINDOW
     ),
+    # 18 x 4 has a tau of 6.03, 16 x 3 of 5.87 (docs/results/tokens.md)
     "block": MethodTraits(
         _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16}, drafted=True
     ),

@@ -47,6 +47,7 @@ DATASETS = {
 CLASSIFIER = "attributes.safetensors"
 # What may differ between two commands that fill the same folder: it chooses images, not what an
 # image is.
+# The last three may round differently, as two machines may: a near-tie can go the other way.
 FREE_FLAGS = (
     "num_images",
     "samples_per_prompt",

@@ -123,7 +123,8 @@ TARGETS = {
         folder=_LUMINA,
         sources=_sources("Alpha-VLLM/Lumina-mGPT-7B-768", _LUMINA),
         flags=("tokenizer_path", "target_size"),
-        # the public checkpoints know areas of about 512, 768 or 1024 squared
+        # an image begins with its size in units of 32 pixels; the public checkpoints know areas of
+        # about 512, 768 or 1024 squared
         sizes=ImageSizes(32, 1024, "768", ("512", "768", "1024")),
     ),
     "lumina_mgpt2": Target(

@@ -89,6 +89,7 @@ class TrainSettings(DeviceSettings, ModelSettings):
     )
     precision: str = setting("fp32", "of matrix products in training", choices=("fp32", "bf16"))
     seed: int = setting(0, "of weights, order and noise", low=0, high=2**63 - 1)
+    # Trained on one level, deeper drafts hit less often (docs/results/tokens.md).
     depths: int = setting(2, "unrolled levels of the draft tree", low=1, high=8)
     guidance_aware: bool = setting(
         True,
@@ -117,6 +118,7 @@ class TrainSettings(DeviceSettings, ModelSettings):
         "shifted: feature t with token t, as earlier code, for ablations",
         choices=("inference", "shifted"),
     )
+    # A head ignores the tokens if their embeddings are much smaller than the features.
     enlarge_embeddings: bool = setting(
         True, "to the features' size, in training; off: as they are, as EAGLE does, for ablations"
     )

@@ -19,6 +19,7 @@ from decoding.device import arange
 from models.base import Context, TransformerSpec
 from support.compiler import fused
 
+# Growing copies the cache and makes the engine forget all captured rounds, so it grows seldom.
 _LEAST_GROWTH = 64  # slots
 
 
@@ -70,6 +71,7 @@ class CachePass:
         for memory, new in zip(seen, (keys, values), strict=True):
             rows = arange(len(memory), memory.device)[:, None]
             slots = self.slots.to(memory.device)
+            # bf16 networks keep their keys and values in fp32 on CPUs (`attention_dtype`)
             memory.transpose(1, 2)[rows, slots] = new.transpose(1, 2).to(memory.dtype)
         return seen
 
@@ -92,6 +94,7 @@ class KVCache:
         self.dtype = attention_dtype(dtype, device)
         rows = shape.images * shape.guidance
         size = (rows, spec.kv_heads, shape.slots, spec.head_dim)
+        # zeros: attention multiplies masked values by 0, and NaN in uninitialised memory would stay
         # one tensor for neighbouring layers of a device
         self.memory = tuple(
             torch.zeros(2 * len(list(layers)), *size, dtype=self.dtype, device=layer_device)
@@ -140,13 +143,14 @@ class KVCache:
         self.origins[rows] = starts if origins is None else origins
         slots = arange(length, device)
         is_padding = slots < starts[:, None]  # (guidance, length)
-        self.padding[rows] = 0
+        self.padding[rows] = 0  # they may hold an earlier prompt's padding
         self.padding[rows, :length].masked_fill_(is_padding, -torch.inf)
         earlier = slots <= slots[:, None]
         visible = earlier & ~is_padding[:, None]  # (guidance, length, length)
         itself = slots == slots[:, None]  # padding, too, so that no softmax is empty
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=device)
         mask.masked_fill_(~(visible | itself), -torch.inf)
+        # padding before position 0 has no row in the rotary table
         positions = (slots - self.origins[rows, None]).clamp(0, self.last_position)
         memory = tuple(layers[:, rows].narrow(3, 0, length) for layers in self.memory)
         written = slots.expand(self.guidance, -1)
@@ -173,6 +177,8 @@ class KVCache:
         for memory in self.memory:
             device = memory.device
             rows = arange(len(source), device)[:, None]
+            # a copy, since old and new slots overlap; torch puts indexed dimensions first where a
+            # slice separates them
             kept = memory[:, rows, :, source.to(device)]  # (rows, n, 2 layers, kv_heads, head_dim)
             memory[:, rows, :, slots.to(device)] = kept
 
@@ -200,6 +206,7 @@ class CacheView:
         uncommitted = arange(most + room, device) >= self.lengths
         padding = cache.padding[:, : most + room]
         self.mask = padding.masked_fill(uncommitted, -torch.inf)[:, None]  # (rows, 1, slots)
+        # one more than the room: in `open`, the slot after the last one ends what a row sees
         self.slots = self.lengths + arange(room + 1, device)  # (rows, room + 1) after the committed
         self.offset = (self.lengths - cache.origins[:, None]).unflatten(0, (-1, cache.guidance))
 
@@ -233,10 +240,12 @@ def _latest_seen(mask: Tensor, slots: Tensor, visible: Tensor, guidance: int) ->
     """
     latest = torch.where(visible, 0.0, -torch.inf).to(mask.dtype).repeat_interleave(guidance, 0)
     n = visible.shape[1]
+    # scattered, since the latest tokens of every row begin at its own length
     return mask.expand(-1, n, -1).scatter(2, slots[:, None].expand(-1, n, -1), latest)
 
 
 @fused
 def _positions(depths: Tensor, offset: Tensor, last: int) -> Tensor:
     """Return rotary positions (rows, n) of depths (images, n); offset: (images, guidance, 1)."""
+    # absent nodes of an image that is nearly complete may be beyond the rotary table
     return (depths[:, None] + offset).flatten(0, 1).clamp(0, last)

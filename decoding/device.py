@@ -23,6 +23,7 @@ def on_device(values: Sequence, device: torch.device) -> Tensor:
 def to_host(values: Tensor) -> np.ndarray:
     """Return numbers of the device on the host, which waits for it: once in a round."""
     if values.is_cuda:  # to memory that is not pinned they are copied twice
+        # without `non_blocking`: numpy would read the memory before the copy is over
         values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
     return values.numpy()
 
@@ -36,6 +37,7 @@ def constant(values: tuple, device: torch.device) -> Tensor:
 @cache  # without a limit: a captured graph reads these tensors at their addresses
 def _constant(values: tuple, fractions: bool, device: torch.device) -> Tensor:
     # fractions: tells (1.0,) from (1,), which is equal as a key but makes another type of tensor
+    # rounds make it, but training reads it, too: autograd takes no tensors of inference mode
     with torch.inference_mode(False):
         return torch.tensor(values).to(device)
 

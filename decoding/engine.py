@@ -110,6 +110,7 @@ class Engine:
             ValueError: a prompt is too long for the target.
         """
         queue = iter(jobs)
+        # before the first round, since the longest of their prompts sets the size of the cache
         if not (first := list(islice(queue, self.max_images))):
             return
         self._open(first)
@@ -163,6 +164,7 @@ class Engine:
             return self.runner(shape, partial(self._whole_round, shape), table)
         scored = self.runner(shape, partial(self._draft_and_score, shape), table)
         verdict = self.verifier(scored.tree, scored.log_p, scored.noise)
+        # a graph of this part reads the outputs of the first, which is always captured before it
         return self.runner(shape, partial(self._commit_packed, scored), verdict.packed())
 
     def _whole_round(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
@@ -208,7 +210,9 @@ class Engine:
     def _commit(self, scored: Scored, verdict: Verdict) -> tuple[RoundResult, Tensor]:
         """Keep the accepted paths, and let the drafter learn."""
         tree, round, exits = scored.tree, scored.round, scored.tokens.exits
+        # no path is longer than the tree is high, so the rest of a verdict is padding
         path, emitted = (row[:, : tree.height + 1] for row in (verdict.path, verdict.emitted))
+        # + 1 for the root's own slot: an image's committed slots end before its root
         kept = AcceptedTokens(path, emitted, verdict.accepted[:, None] + 1)
         if exits is not None:
             kept = keep_row_ends(kept, exits, self.target.grid)

@@ -101,6 +101,7 @@ def graft(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     scores = scores.flatten(1).masked_fill(depths > chain.reach.clamp(max=window), -torch.inf)
     node = arange(count, continued.device)[:, None]
     step = arange(window, continued.device)[:-1]
+    # the first token continues the node, every other one the token before it: (count, window)
     parents = torch.cat([node, count + node * window + step], 1).flatten()
     grafted = replace(
         tree,
@@ -167,6 +168,7 @@ def _agreed(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     log_hits = torch.where(agreed, better, log_hits)
     # NaN of a broken drafter must stay, so that it is reported
     log_hits = log_hits.masked_fill(tree.scores == -torch.inf, -torch.inf)
+    # the root adds 0, so paths that have reached it stay as they are
     scores, above = log_hits, tree.parents
     for _ in range((tree.height - 1).bit_length()):  # each time over twice as many ancestors
         scores = scores + scores.gather(1, above)

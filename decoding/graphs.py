@@ -53,9 +53,11 @@ class CudaGraphs(Launch):
             rounded = replace(rounded, row_ends=0, end_depths=())
         sizes = "width", "nodes", "window"
         exact = all(getattr(shape, size) == getattr(rounded, size) for size in sizes)
+        # trees with fewer nodes than the rounded shape have absent ones, which must be masked
         return replace(rounded, uniform=shape.uniform and exact)
 
     def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        # by name, since `partial` makes a new object in every round
         key = _name(program), shape
         if self.broken:
             return program(inputs)

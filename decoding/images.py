@@ -119,6 +119,7 @@ class ImageState:
         """Return the numbers of the next round; samples: whether it draws drafts."""
         if self.controller is not None:
             self.planned = self.controller.shape(self.decided).within(self.remaining)
+        # with the round's number, so that a position that is drafted again gets new draws
         stream = stream_key(self.job.seed, f"draft {self.rounds}") if samples else 0
         numbers = self.codes[-1], self.decided, self.length, self.pending, stream
         return ImageInputs(*numbers, *self.planned)
@@ -135,6 +136,7 @@ class ImageState:
             self.controller.observe(seen)
         self.codes += outcome.codes
         root, slots = position - 1, self.grid.slots
+        # slots of the root, the accepted nodes, and the row ends before the bonus token
         self.pending = slots(root + accepted + 1) - slots(root)
         self.length += self.pending
         self.rounds += 1

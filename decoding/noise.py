@@ -40,8 +40,9 @@ def image_seed(base_seed: int, prompt: str, occurrence: int = 0, sample: int = 0
 
 
 def _hash(*parts: object) -> int:
+    # "\0" keeps the parts "a", "bc" apart from "ab", "c"; Python's own hash differs by process
     digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return int.from_bytes(digest, "little") >> 1  # 63 bits, since torch's int64 has a sign
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -61,6 +62,7 @@ def random_bits(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
 
     key: of the stream, or of each position's, in the shape (..., 1).
     """
+    # products of int64 wrap around as SplitMix64's unsigned words do
     x = positions[..., None] * (1 << 32) + arange(width, positions.device)
     x = x * _GAMMA + key
     for bits, factor in _MIX:
@@ -70,6 +72,7 @@ def random_bits(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
 
 def uniform(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
     """Return uniform numbers of the open interval (0, 1) in fp64, (..., width)."""
+    # 52 bits and a half are exact in fp64; with 53 bits the greatest number would round to 1
     return (_shift_right(random_bits(key, positions, width), 12).double() + 0.5) * 2.0**-52
 
 
@@ -95,6 +98,7 @@ def gumbel_of(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
     return -torch.log(-torch.log(uniform(key, positions, width)))
 
 
+# In fp32, 64 MiB hold all positions of Anole and Janus-Pro, and 512 of Emu3's 8,100.
 _TABLE_BYTES = 2**26  # of one image; larger tables hold the next positions only
 _AHEAD = 64  # least positions that are made at a time
 

@@ -123,6 +123,7 @@ class Sampled:
     def children(
         self, draft: Draft, noise: Tensor, count: int, level: int
     ) -> tuple[Tensor, Tensor]:
+        # from q as it is, since rules divide by q; the calibration only shapes trees
         tokens = _best(draft.log_q + noise, count)[0]
         estimates = _estimates(draft.log_q, self.calibration.at(level))
         return tokens, estimates.gather(-1, tokens)
@@ -149,6 +150,7 @@ def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if count == 1:  # the same in a third of the time
         best, tokens = values.max(-1, keepdim=True)
     else:
+        # a cut distribution may have fewer tokens: the rest has -inf and becomes no node
         best, tokens = values.topk(min(count, values.shape[-1]), dim=-1)
     return tokens, best
 

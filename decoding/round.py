@@ -48,6 +48,7 @@ class RoundShape:
     """Static sizes of a round. One CUDA graph is captured per value."""
 
     images: int  # rows of the batch, idle ones included
+    # the next four have the order of `TreeShape`, which is unpacked into them
     depth: int  # levels of the deepest tree
     width: int  # children per expanded node, and nodes expanded per level, at most
     nodes: int  # draft tokens verified per image, at most
@@ -98,6 +99,7 @@ class ImageInputs(NamedTuple):
 
 
 # A row without an image: it drafts nothing, writes to slot 1 and never commits.
+# 1 and not 0: the root is at position decided - 1, and drafters read from slot length - pending on.
 IDLE = ImageInputs(0, decided=1, length=1, pending=1, stream=0, depth=0, width=0, nodes=0, window=0)
 
 

@@ -22,12 +22,14 @@ def insert_row_ends(tokens: VerifyTokens, round: Round, grid: ImageGrid) -> Veri
     root, nodes = round.inputs.decided - 1, tokens.codes.shape[1]
     position = root + tokens.depths
     ends = (position + 1) % grid.columns == 0  # (images, nodes)
+    # Sorted and cut, because the size of `nonzero` would depend on values on the device.
     # Nodes that end a row first, in order; as many as any image of the batch may have.
     count = min(round.shape.row_ends, nodes)
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
     present, node = present[:, :count].bool(), node[:, :count]  # (images, e)
     depths = grid.slots(position) - grid.slots(root)
     codes = torch.cat([tokens.codes, torch.full_like(node, grid.row_end)], 1)
+    # other nodes keep their own slot, so the scatter below changes nothing for them
     slots = torch.where(present, nodes + arange(count, node.device), node)
     exits = arange(nodes, node.device).expand(len(root), -1).scatter(1, node, slots)
     depths = torch.cat([depths, depths.gather(1, node) + 1], 1)
@@ -74,6 +76,7 @@ def end_depths(images: Sequence[ImageInputs], grid: ImageGrid) -> tuple[int, ...
     """Return the depths after which an image row ends in any of the trees, 0 for the root."""
     depths: set[int] = set()
     for image in images:
+        # depth d is position decided - 1 + d, which ends a row if decided + d is a multiple
         depths |= set(range(-image.decided % grid.columns, image.tree.reach + 1, grid.columns))
     return tuple(sorted(depths))
 
@@ -81,6 +84,7 @@ def end_depths(images: Sequence[ImageInputs], grid: ImageGrid) -> tuple[int, ...
 def most_row_ends(depths: Collection[int], tree: TreeShape) -> int:
     """Return how many nodes a tree may have at these depths."""
     continued = tree.window > 0 and tree.depth > 0
+    # a level has `width` children of each of `width` nodes; chains may continue any node
     per_depth = tree.nodes if continued else max(tree.width, 1) ** 2
     below = len(set(depths) - {0})
     return int(0 in depths) + min(tree.nodes, below * per_depth)

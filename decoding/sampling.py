@@ -60,6 +60,7 @@ class SamplingDistribution:
 
 @fused
 def _guided(logits: Tensor, cfg: float) -> Tensor:
+    # before guidance, which would enlarge the rounding of bf16
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if cfg == 1:
         return logits
@@ -90,4 +91,5 @@ def choose(log_p: Tensor, noise: Tensor) -> Tensor:
 
     By the Gumbel-max trick they are samples; without noise the argmax. Ties go to the lowest code.
     """
+    # torch's argmax returns the first of equal values
     return (log_p + noise).argmax(-1)

@@ -165,10 +165,12 @@ class DraftTree:
         if self.chain:
             slot = arange(count, self.tokens.device)
             return (slot[:, None] >= slot).expand(len(self.tokens), -1, -1)
+        # in floats, because torch multiplies no matrices of bool
         reach = torch.zeros(len(self.tokens), count, count, device=self.tokens.device)
         reach.scatter_(2, self.parents[..., None], 1.0)
         reach.diagonal(dim1=1, dim2=2).fill_(1.0)
         # squaring the relation doubles the distance that it reaches
+        # height 0 is a case of its own, because (-1).bit_length() is 1
         for doublings in range(1, 1 + (self.height - 1).bit_length() if self.height else 1):
             reach = reach @ reach
             if doublings > 6:  # below, the numbers of ways stay under 1e38
@@ -197,6 +199,6 @@ class DraftTree:
             parents=parents,
             depths=self.depths.gather(1, index),
             scores=torch.cat([self.scores[:, :1], scores], 1),
-            height=min(self.height, kept.shape[1]),
+            height=min(self.height, kept.shape[1]),  # n nodes make no longer path
             log_q=log_q,
         )

@@ -24,6 +24,7 @@ def distribution_key(distribution: SamplingDistribution) -> str:
     """Return the name of a distribution in the file; temperature 0 ignores top-k and top-p."""
     d = distribution
     cuts = "" if d.greedy else f" top_k={d.top_k} top_p={d.top_p:g}"
+    # :g writes 1 and 1.0 alike
     return f"temperature={d.temperature:g}{cuts} cfg={d.cfg:g}"
 
 
@@ -84,6 +85,7 @@ def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
         choices: (n,) the target's tokens.
         steps: Newton steps; the likelihood under softmax(a * values) is concave in a.
     """
+    # finite, because 0 times -inf is NaN
     values = values.double().clamp(min=-1e4)
     chosen, factor = values.gather(1, choices[:, None])[:, 0], 1.0
     for _ in range(steps):
@@ -92,6 +94,7 @@ def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
         slope = (chosen - expected).mean()
         curvature = ((weights * values.square()).sum(-1) - expected.square()).mean()
         step = float(slope / curvature.clamp_min(1e-12))
+        # where the curvature is nearly 0, a whole Newton step would lead far away
         factor = min(max(factor + step, factor / 2), factor * 2)
         factor = min(max(factor, LEAST), MOST)
     return factor

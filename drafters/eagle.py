@@ -136,6 +136,7 @@ class EagleDrafter:
         self.last: tuple[PromptRows, int] | None = None  # the prompt read last, and its image
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
+        # the prompt's last feature waits for the first code, with which the head reads it
         self._read_prompt(image, prompt, hidden[:, :-1])
         self.codes[image, 0], self.hidden[image, :, 0] = code[0], hidden[:, -1]
 
@@ -153,6 +154,7 @@ class EagleDrafter:
         grid = self.target.grid
         slots = length + 1 + grid.slots(grid.tokens) + self.codes.shape[1] + self.room
         self.cache.grow(slots)
+        # LlamaGen's drafters were trained to see the padding before a prompt
         hides = self.head.spec.hides_padding
         starts = prompt.starts if hides else torch.zeros_like(prompt.starts)
         context = self.cache.prefill(image, length, starts, prompt.origins)
@@ -222,6 +224,7 @@ class EagleDrafter:
         """Draft the row ends after the newest level; they take the nodes' place where rows end."""
         grid, level = self.target.grid, self.level
         codes = torch.full(level.seen.shape[:2], grid.row_end, device=level.seen.device)
+        # for every image, since shapes are static: which of them end a row is known on the device
         after = self._grow(level, codes, self._distance(tree.height, round) + 1)
         ends = ((round.inputs.decided + tree.height) % grid.columns == 0)[..., None]
         seen = F.pad(level.seen, (0, after.seen.shape[2] - level.seen.shape[2]))

@@ -77,6 +77,7 @@ def _standing(positions: Tensor, nodes: Tensor, dtype: torch.dtype) -> tuple[Ten
     here = positions[..., None] == nodes[:, None]  # (images, k, nodes)
     known = here.any(2)
     mask = torch.zeros(here.shape, dtype=dtype, device=here.device)
+    # where no node stands nothing is masked, since a softmax over nothing is NaN
     return mask.masked_fill(~here & known[..., None], -torch.inf), known
 
 

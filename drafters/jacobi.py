@@ -80,6 +80,7 @@ class JacobiDrafter:
         self._ahead: Ahead | None = None
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
+        # predictions of the image before may stay: beyond `reached` none is read
         self.reached[image] = 0
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
@@ -101,6 +102,7 @@ class JacobiDrafter:
         """Return predictions of all positions that a round's trees reach."""
         if self._ahead is None or self._ahead.round is not round:
             position = round.position(arange(round.shape.reach, self.device))
+            # fmod keeps the sign, which `%` would not
             rows = (self._source(position) - 1).fmod(self.rows)  # -1, the last row: position 0
             images = arange(len(rows), self.device)[:, None]
             share = SHARE * (position <= self.reached).to(self.dtype)
@@ -120,6 +122,7 @@ class JacobiDrafter:
             accepted = tree.path_to(verdict.path.gather(1, verdict.accepted[:, None]))
             # accepted nodes among a node and its ancestors
             shared = (tree.visible & accepted[:, None]).sum(2)
+            # by what is shared, then by depth, which the height bounds
             merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
             last = merit.argmax(1, keepdim=True)
             branch = tree.path_to(last)

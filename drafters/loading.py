@@ -100,6 +100,7 @@ def drafter_network(
         raise mismatch(f"{name}: hidden_size and vocab_size", got, expected)
     kind = kind_of(config, name)
     spec = replace(spec, target_layers=target_layers(config, target, name))
+    # sizes alone: `Network.read` allocates memory once, in the final type and place
     with torch.device("meta"):
         network = kind.network(spec, bias)
     return Network(network, kind.keys(spec, bias), optional=("embed_tokens.weight",))

@@ -119,6 +119,7 @@ class RecallDrafter(JacobiDrafter):
             return self._remembered
         levels, nodes = round.shape.reach, self.last.positions.shape[1]
         self.predictions[:, nodes : nodes + levels] = self.ahead(round).log_q.clamp(min=_LEAST)
+        # only keys are sharpened: their products with unit vectors are weighted cosines
         keys = self.directions(self.last.lineage, constant(SHARPNESS, self.device)).flatten(2)
         parents = round.position(arange(levels, self.device) - 1)  # of the nodes to expand
         here = parents[..., None] == self.last.positions[:, None]  # (images, levels, nodes)
@@ -127,6 +128,7 @@ class RecallDrafter(JacobiDrafter):
         recalled = torch.cat([here, alone & ~reached[..., None]], 2)
         mask = torch.zeros(recalled.shape, dtype=self.dtype, device=self.device)
         mask.masked_fill_(~recalled, -torch.inf)
+        # predictions by position have keys of zeros, so that their similarity is 0
         self._remembered = Remembered(round, F.pad(keys, (0, 0, 0, levels)), mask, reached)
         return self._remembered
 
@@ -141,6 +143,7 @@ class RecallDrafter(JacobiDrafter):
         merit = torch.baddbmm(remembered.mask[:, level], query, remembered.keys.transpose(1, 2))
         weights, similarity = weigh(merit)
         predictions = self.predictions[:, : merit.shape[2]]
+        # means of logarithms are a geometric mean, which does not sum to 1
         return (weights @ predictions).log_softmax(-1), similarity
 
     def _follow(self, tree: GrowingTree, picked: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from support.compiler import fused
 
 # The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
 # one before it, and the one before that.
+# Chosen on validation prompts.
 SHARPNESS = 30.0, 10.0, 5.0
 REACH = len(SHARPNESS)  # tokens
 
@@ -83,6 +84,7 @@ class LastTree:
 
     def begin(self, image: int, code: Tensor) -> None:
         """Forget an image; code (1,) is the first of the next one."""
+        # no image token precedes the first code, so it stands for all of the last ones
         self.recent[image], self.positions[image] = code, -1
 
     def update(self, result: RoundResult) -> None:

@@ -137,6 +137,7 @@ class ImageGrid:
         """Return columns and first token of the grid that an image token is in."""
         if self.preview is None:
             return self.columns, 0
+        # Products in place of torch.where: a position may be a number or a tensor.
         large = position >= self.first
         return self.preview[1] + large * (self.columns - self.preview[1]), large * self.first
 
@@ -146,6 +147,7 @@ class ImageGrid:
             return position - self.columns
         columns, first = self.around(position)
         above = position - columns
+        # Far below 0: the large grid's first row must not find the small grid above it.
         return above - (above < first) * self.tokens
 
     def slots(self, position: Tensor | int) -> Tensor | int:
@@ -154,6 +156,7 @@ class ImageGrid:
 
     def block(self, nodes: int) -> int:
         """Return the most tokens that a tree of so many nodes takes, with its root and row ends."""
+        # At worst every node is the last token of a row: siblings stand at the same position.
         return (nodes + 1) * (1 if self.row_end is None else 2)
 
 

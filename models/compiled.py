@@ -35,6 +35,7 @@ def missing_compiler(device: torch.device) -> str | None:
     """Return what `torch.compile` lacks on this machine, None if nothing."""
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         return "the package triton is missing"
+    # Inductor takes CXX or g++ (clang++ on macOS), Triton CC, gcc or clang.
     names = [os.environ.get("CXX"), "g++", "clang++", os.environ.get("CC"), "gcc", "clang"]
     if not any(shutil.which(name) for name in names if name):
         return "no C++ compiler was found"
@@ -54,6 +55,7 @@ def compiled_in_turn(
     _any_size((0, 1), x, *rotation)
     heads = begin(blocks[0], x, rotation)
     for block, following in pairwise(blocks):
+        # (rows, heads, n, head_dim): tokens are dimension 2 here, and 1 in x
         y = block.attention.read(heads, context)
         _any_size((0, 2), y)
         x, heads = between(block, following, x, y, rotation)
@@ -87,4 +89,5 @@ def _any_size(dimensions: tuple[int, int], *tensors: Tensor) -> None:
     for tensor in tensors:
         for dimension in dimensions:
             if tensor.shape[dimension] > 1:
+                # `mark_dynamic` would raise where the compiler settles on one size all the same.
                 torch._dynamo.maybe_mark_dynamic(tensor, dimension)

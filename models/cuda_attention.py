@@ -90,12 +90,17 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, ends: Tensor) 
     mask = mask.expand(rows, -1, -1, -1)
     groups = heads // kv_heads
     queries = groups * n
+    # Tensor cores multiply 16 rows at once, so Triton would pad a smaller tile.
     tile = 16 if queries <= 16 else 64
     programs = rows * kv_heads * triton.cdiv(queries, tile)
+    # A power of two: PARTS is compiled in, so every other value would be one more kernel.
     parts = min(_MOST_PARTS, triton.next_power_of_2(triton.cdiv(_PROGRAMS, programs)))
     sums = q.new_empty((parts, rows, kv_heads, queries, size), dtype=torch.float32)
+    # [0] greatest scores, [1] sums of exponentials
     marks = q.new_empty((2, parts, rows, kv_heads, queries), dtype=torch.float32)
+    # Tokens before heads in memory, so that `Attention.join` flattens heads without a copy.
     read = q.new_empty((rows, n, heads, size)).transpose(1, 2)
+    # A mask of a single row gets the stride 0: all queries read it.
     _attend[rows * kv_heads, triton.cdiv(queries, tile), parts](
         q, keys, values, mask, ends, sums, marks, *q.stride()[:3], *keys.stride()[:3],
         mask.stride(0), mask.stride(2) if mask.shape[2] > 1 else 0, ends.stride(0),
@@ -116,9 +121,12 @@ def _attend(
 ):  # fmt: skip
     """Sum up a part of the keys: exponentials times values, their sum, and the greatest score."""
     pair, part = tl.program_id(0), tl.program_id(2)
+    # int64: offsets into a cache of many rows may not fit into 32 bits.
     row, kv = (pair // kv_heads).to(tl.int64), pair % kv_heads
+    # Read here, since a replayed graph keeps its arguments while images grow.
     end = tl.load(ends + row * ends_row).to(tl.int32)
     share = tl.cdiv(end, PARTS * KEYS) * KEYS
+    # Parts behind the end read nothing, and `_join` gives them the weight exp(-inf).
     begin, stop = part * share, tl.minimum((part + 1) * share, end)
     channel, step = tl.arange(0, SIZE), tl.arange(0, KEYS)
     query = tl.program_id(1) * TILE + tl.arange(0, TILE)  # all tokens of a head, then the next head
@@ -139,10 +147,12 @@ def _attend(
         added = tl.load(mask + slot, mask=there[:, None] & inside, other=float("-inf"))
         scores = tl.dot(x, k) * scale + added
         higher = tl.maximum(most, tl.max(scores, 1))
+        # Until a query has seen a key, -inf - -inf would be NaN.
         shift = tl.where(higher == float("-inf"), 0.0, higher)
         shares = tl.exp(scores - shift[:, None])
         decay = tl.exp(most - shift)
         total = total * decay + tl.sum(shares, 1)
+        # tl.dot takes two factors of one type; its sums stay in fp32.
         seen = seen * decay[:, None] + tl.dot(shares.to(v.dtype), v)
         most = higher
     place = (part * tl.num_programs(0) + pair) * groups * n + query

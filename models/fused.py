@@ -61,6 +61,7 @@ class Weights:
         if self.changes == Linear.changes:
             return True
         self.changes = Linear.changes
+        # By identity: a copy is replaced, never changed.
         return [linear.packed for linear in self.linears] == self.packed
 
 
@@ -74,9 +75,11 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
     wide = lanes(dtype)
     qkv = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
     return (
+        # kernels store whole vectors to both halves of the outputs (`half_of` in products.h)
         all(width % (2 * wide) == 0 for width in (spec.hidden, qkv))
         and all(width % wide == 0 for width in (spec.intermediate, spec.head_dim))
         and spec.head_dim // wide in _VECTORS
+        # with Swin-norm they read the attention's norm without looking whether there is one
         and (spec.first_norm or not spec.swin_norm)
         # the kernels' MLP is SwiGLU, their norm of heads LayerNorm, and all heads together are as
         # wide as the hidden states
@@ -126,12 +129,14 @@ def _call(
 ) -> Tensor:
     """Return what the kernels make of a pass."""
     cached, spec, (rows, n, _) = context.cache, blocks.spec, x.shape
+    # Expanded, not copied: a mask that rows or tokens share has the stride 0 there.
     memory, mask = cached.memory[0], context.mask.expand(rows, -1, n, -1)
     # the names keep tensors alive whose addresses the call reads
     rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
     assert memory.dtype == mask.dtype == rotation.dtype
     slots, ends = cached.slots.contiguous(), cached.ends.contiguous()
     numbers = array("q", sorted(layers))
+    # The kernels overwrite it.
     x = x.clone(memory_format=torch.contiguous_format)
     states = x.new_empty(len(numbers), *x.shape)
     opened = Pass(
@@ -155,12 +160,14 @@ def weights_of(blocks: Blocks) -> Weights | None:
         return weights
     linears = [module for module in blocks.modules() if isinstance(module, Linear)]
     packed = [linear.packed for linear in linears]
+    # Not of `attention_norm`, which layer 0 of an EAGLE head lacks.
     dtype = blocks.blocks[0].mlp_norm.weight.dtype
     if not all(isinstance(panels, Panels) for panels in packed):
         return None
     if not can_fuse(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
         return None
     check_size(Pass)
+    # Norms are not watched: what moves them moves the matrices, too, which drop their copies.
     table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
     _weights[blocks] = Weights(dtype, packed[0].stored, linears, packed, table, Linear.changes)
     return _weights[blocks]

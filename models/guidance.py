@@ -42,6 +42,7 @@ class SequentialGuidance:
         cache: Cache | None = context.cache
         if cache is None or cache.guidance == 1:
             return forward(slice(None), context)
+        # An image's rows are neighbours, to which (images, guidance, n, width) flattens again.
         parts = [slice(row, None, cache.guidance) for row in range(cache.guidance)]
         return torch.stack([forward(rows, self._part(context, rows)) for rows in parts], 1).flatten(
             0, 1

@@ -53,6 +53,7 @@ class Kernels:
 
     def __init__(self, library: ctypes.CDLL, types: str):
         for name, takes in _FUNCTIONS.items():
+            # The library exports addresses, since instances of templates have mangled names.
             address = ctypes.c_void_p.in_dll(library, f"adt_{name}_{types}").value
             signature = ctypes.CFUNCTYPE(None, *(_ARGUMENTS[kind] for kind in takes))
             setattr(self, name, signature(address))
@@ -70,6 +71,7 @@ def can_read(x: Tensor) -> bool:
     Autocast would round them, and a compiler follows only torch's own operations.
     """
     watched = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    # A subclass, such as torchao's, keeps its numbers in another way.
     return type(x) is Tensor and x.is_cpu and not watched
 
 
@@ -105,6 +107,7 @@ class Panels:
         self.dtype, self.stored = weight.dtype, stored
         step = 2 * lanes(weight.dtype)
         source = weight.to(self.stored).contiguous()
+        # Outputs are filled up to whole panels.
         self.memory = source.new_empty(-(-self.outputs // step) * step * self.depth)
         self._kernels, self.address = kernels_of(self.dtype, self.stored), self.memory.data_ptr()
         self._kernels.pack(self.outputs, self.depth, source.data_ptr(), self.address)
@@ -112,6 +115,7 @@ class Panels:
     @staticmethod
     def fit(weight: Tensor) -> bool:
         """Return whether a weight can be copied so."""
+        # `.data`: a Parameter is a subclass. Even: bf16 may be multiplied in pairs of columns.
         return can_read(weight.data) and weight.dtype in TYPES and weight.shape[1] % 2 == 0
 
     def take(self, x: Tensor) -> bool:
@@ -150,6 +154,7 @@ class Compiler:
         # GCC's OpenMP is the one that torch has loaded already, and to link it would load a second
         # one. The code that clang makes needs one of its own.
         runtime = ["-fopenmp"] if "clang" in self.version else []
+        # There, since `replace` does not work across file systems.
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             compiled, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
             _run([*self.command, *self.flags, "-c", str(SOURCE), "-o", str(compiled)])
@@ -200,6 +205,7 @@ def find_compiler() -> Compiler:
 def _flags() -> tuple[str, ...]:
     """Return the compiler's flags for this processor."""
     flags = FLAGS.split()
+    # Compilers for processors other than x86 reject these flags.
     if " avx2 " in _processor():
         flags += WITHOUT.get(os.environ.get(CAPABILITY, ""), ())
     # Intel's multiply pairs of bf16 at half the rate of fp32 (87 against 150 GFLOP/s on a core of a

@@ -39,6 +39,7 @@ def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
     itemsize = transformer.norm.weight.itemsize
     layer = sum(parameter.nbytes for parameter in transformer.blocks.parameters()) // spec.layers
     cache = 2 * rows * spec.kv_heads * spec.head_dim * slots * itemsize
+    # An EAGLE head: embedding, matrix from 2 hidden to hidden, one layer and its cache.
     drafter = transformer.embedding.weight.nbytes + 2 * spec.hidden**2 * itemsize + layer + cache
     return Load(layer, cache, weights - layer * spec.layers + drafter + _IMAGE_BYTES)
 

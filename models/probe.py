@@ -114,6 +114,7 @@ def _gain(dtype: torch.dtype, stored: torch.dtype, width: int, tokens: int) -> f
     spec = TransformerSpec(
         vocab=1,
         hidden=width,
+        # the included model's ratio, 704 to 256
         intermediate=width * 11 // 4,
         layers=1,
         heads=width // 64,

@@ -34,6 +34,7 @@ def weight_format(kind: str, device: torch.device) -> Any:
         refuse("quantize", kind, "int8, or int4 with a CUDA device")
     library = _torchao(kind)
     if kind == "int8":
+        # Without this flag torchao changes inductor's settings for the whole process.
         return library.Int8WeightOnlyConfig(set_inductor_config=False)
     return library.Int4WeightOnlyConfig(
         group_size=GROUP, int4_packing_format=_LAYOUT, set_inductor_config=False

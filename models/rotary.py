@@ -30,6 +30,7 @@ class Rotary(nn.Module):
         """Return the table (positions, 2 head_dim) rounded to a type, on a CPU; bf16 in fp32."""
         if dtype not in self.rounded:
             table = self._build(torch.device("cpu")).to(dtype)
+            # Rounded as in torch's passes, in the type that the kernels compute in.
             self.rounded[dtype] = table.float() if dtype == torch.bfloat16 else table
         return self.rounded[dtype]
 
@@ -39,6 +40,7 @@ class Rotary(nn.Module):
         )
         angle = torch.outer(torch.arange(self.max_positions, dtype=torch.float32), frequency)
         cos, sin = angle.cos(), angle.sin()
+        # The sign is in the table, so that `rotate` need not negate half of its input.
         return torch.cat([cos, cos, -sin, sin], -1).to(device)
 
 
@@ -95,6 +97,7 @@ class RotaryGrids(Rotary):
 
     def _build(self, device: torch.device) -> Tensor:
         grid, width = self.grid, self.rope.width
+        # (room, 3): in a text time, row and column are the same number
         text = torch.arange(grid.tokens - self.max_positions, 0)[:, None].expand(-1, 3)
         numbers, begin = [text], 0
         for rows, columns in filter(None, (grid.preview, (grid.rows, grid.columns))):
@@ -104,6 +107,7 @@ class RotaryGrids(Rotary):
         frequency = self.theta ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
         axes = [axis % 3 for axis, pairs in enumerate(self.rope.sections) for _ in range(pairs)]
         angle = torch.cat(numbers)[:, axes] * frequency  # (positions, width / 2)
+        # The angle 0 keeps the channels that do not turn.
         angle = F.pad(angle, (0, (self.head_dim - width) // 2))
         cos, sin = angle.cos(), angle.sin()
         return torch.cat([cos, cos, -sin, sin], -1).to(device)

@@ -30,6 +30,7 @@ class HeadNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads, head_dim))
 
     def forward(self, x: Tensor) -> Tensor:  # (rows, n, heads, head_dim)
+        # Chameleon's code has this eps, whatever rms_norm_eps its config.json gives.
         return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:], eps=1e-5), self.weight)
 
 
@@ -66,6 +67,7 @@ class Attention(nn.Module):
         )
         self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
         self.qk_norm = head_norm(spec)
+        # LlamaGen rotates neighbouring channels, all other families the two halves of a head.
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
         self.attend: Attend = attend_by_torch  # or as `models.cuda_attention` does
 
@@ -73,6 +75,7 @@ class Attention(nn.Module):
         """Return queries, keys and values of new tokens x (rows, n, hidden)."""
         rows, n, _ = x.shape
         qkv = self.qkv(x).view(rows, n, -1, self.head_dim)
+        # Queries and keys stay together: one norm and one rotation for both.
         qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], 2)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
@@ -96,6 +99,7 @@ def attend_by_torch(attention: Attention, heads: Heads, context: Context) -> Ten
     q, k, v = heads
     if context.cache is not None:
         k, v = context.cache.write(attention.layer, k, v)
+    # On CPUs a bf16 model has its cache in fp32 (`attention_dtype` of decoding/cache.py).
     q, shared = q.to(k.dtype), attention.heads != attention.kv_heads
     causal = context.cache is None and context.mask is None
     if causal or not shared:
@@ -222,6 +226,7 @@ def run_by_torch(
         if number in layers:
             states.append(state)
     if layers:
+        # Layers spread over GPUs leave their states on several of them.
         x = torch.stack([x, *(state.to(x.device) for state in states)], 2)
     return x if norm is None else norm(x)
 
@@ -249,6 +254,7 @@ class Transformer(nn.Module):
 
     def read(self, embeddings: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         """Embeddings (rows, n, hidden) -> what `forward` returns."""
+        # (rows, n, 1 + layers, hidden) becomes one row a token; nothing changes without layers.
         return self.blocks(embeddings, context, layers=layers, norm=self.norm).flatten(2)
 
     def score(self, features: Tensor) -> Tensor:

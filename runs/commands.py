@@ -87,6 +87,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         if name in given and not any(name in applicable(vars(method)) for method in methods):
             allowed = f"only for a method that has it; {source} has {', '.join(entries)}"
             refuse(name, given[name], allowed)
+    # A drafted one, if any: only its settings keep the drafter's path, which is then checked.
     drafted = next((method for method in methods if method.drafted), methods[0])
     run = _checked(RunSettings, values, given, drafted)
     tell_foreign_numbers(run.model_path, *methods)
@@ -105,6 +106,7 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
     values = {"prompt": PROMPTS} | recipe | given
     listed = values.get("methods")
     entries = CANDIDATES if listed is None else entries_of(listed)
+    # Equal methods are tried once; errors show the entry as it was typed.
     methods = {listed_method(entry, {}): entry for entry in entries}
     if listed is None and not _has_drafter(values):
         methods = {method: entry for method, entry in methods.items() if not method.drafted}
@@ -141,6 +143,7 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
             refuse(name, given[name], "only with --from_prompts")
         recipe = {name: value for name, value in recipe.items() if name not in OF_SAMPLES}
         recipe |= model_defaults(asked.get("model", "tiny"))
+    # All prompts (-1), because --num_images of this command counts samples, not prompts.
     drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
     values, method = with_method({"method": "jacobi"} | recipe, drawn)
     run = _checked(RunSettings, values, given, method)

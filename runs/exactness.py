@@ -49,7 +49,9 @@ def compare(
         for image in baseline
     }
     differing = {name: apart for name, apart in gaps.items() if apart is not None}
+    # In fp64 even a gap of 0 is wrong, so -1 lets none pass.
     largest = -1.0 if target.dtype == torch.float64 else near_tie
+    # `not <=` in place of `>`: a gap that is NaN is wrong, too.
     wrong = tuple(name for name, apart in differing.items() if not apart <= largest)
     identical = len(gaps) - len(differing)
     return Comparison(len(baseline), identical, len(differing) - len(wrong), wrong)
@@ -82,6 +84,7 @@ def gap(
     """
     position = len(codes) - 1
     tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)
+    # The images are equal up to `position`, so one pass gives the logits of both tokens.
     logits = _logits(target, distribution, image.job, image.codes[:position])
     noise = gumbel(
         image.job.seed, "target", torch.tensor([position], device=target.device), logits.shape[-1]
@@ -103,8 +106,10 @@ def _cut_distance(distribution: SamplingDistribution, scores: Tensor, tokens: Te
     """
     k, p = distribution.top_k, distribution.top_p
     distances = [scores.new_zeros(0)]
+    # Stable, as in decoding/sampling.py: equal logits have the same rank in both.
     ordered, index = scores.sort(descending=True, stable=True)
     if 0 < k < len(scores):
+        # How far a kept token is from the first cut logit, and a cut token from the last kept one.
         values, last, first_cut = scores[tokens], ordered[k - 1], ordered[k]
         distances.append(torch.where(values >= last, values - first_cut, last - values))
     if p < 1:
@@ -130,6 +135,6 @@ def _logits(
     if n:
         view = CacheView(cache, torch.tensor([length], device=target.device), length, n)
         steps = torch.arange(n, device=target.device)
-        context = view.open(steps[None], (steps <= steps[:, None])[None])
+        context = view.open(steps[None], (steps <= steps[:, None])[None])  # a chain: causal
         features = target.features(image, context)
     return target.score(features[:, -1:])

@@ -67,6 +67,7 @@ def attend_on_gpu(*networks: nn.Module) -> None:
     try:
         from models.cuda_attention import attend_by_triton, build  # importing Triton takes a second
 
+        # Build all sizes before changing a layer: if one fails, no layer is left with Triton.
         for size in {attention.head_dim for attention in layers}:
             build(size, layers[0].qkv.weight.device)
     except Exception as error:  # whatever a compiler says: images are the same without

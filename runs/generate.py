@@ -102,6 +102,7 @@ def _make(
     from runs.session import open_session as open_with_weights
 
     session = (open_session or open_with_weights)(settings)
+    # Before `begin`: if a prompt is too long, the error comes while the folder is untouched.
     steps = draw(session, image_jobs(missing, settings.seed))
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)

@@ -209,7 +209,7 @@ def register_verifier(name: str, acceptance: Acceptance, verifier: Callable[...,
 
 def _claim(name: str, names: Mapping[str, object]) -> None:
     """Refuse a name of another module: results on disk tell methods apart by it."""
-    module = sys._getframe(2).f_globals["__name__"]  # that registers the name
+    module = sys._getframe(2).f_globals["__name__"]  # of the caller of register_...
     if name in names and _owners.get((id(names), name)) != module:
         raise SettingsError(f"{name!r} is taken. Choose a name other than {', '.join(names)}")
     _owners[id(names), name] = module

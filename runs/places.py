@@ -28,6 +28,7 @@ def check_folders(settings: EngineSettings) -> None:
     ):
         path = getattr(settings, flag)
         if flag == "drafter_path":
+            # First: check_place would call the default `owner/name/drafter` a missing folder.
             _check_default_drafter(settings)
         check_place(flag, path, settings.model)
         for names in files if Path(path or "").is_dir() else ():

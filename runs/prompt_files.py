@@ -45,6 +45,7 @@ _PICKS: dict[str, Callable[[list[str]], list[str]]] = {
 
 def read_text_lines(path: Path) -> list[str]:
     """Return a prompt per line; blank lines are skipped, blanks around a prompt are kept."""
+    # Not splitlines(), which also breaks lines at U+2028 and at form feeds.
     prompts = [text for text in _read_text(path, "prompt").split("\n") if text.strip()]
     if not prompts:
         _refuse(path, "prompt", _EMPTY, "one prompt per line")
@@ -101,7 +102,7 @@ def _entry(text: str) -> tuple[str | None, str, list[str]]:
     prompt, name = entry.pop("prompt"), entry.pop("id", None)
     if text_fault(prompt):
         raise ValueError(f"prompt {shortened(prompt)}, which is {text_fault(prompt)}")
-    name = str(name) if type(name) is int else name
+    name = str(name) if type(name) is int else name  # not isinstance: True is an int
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise ValueError(f"id {shortened(name)}")
     for key in entry:
@@ -117,6 +118,7 @@ def read_parti(path: Path) -> list[str]:
     """
     text = io.StringIO(_read_text(path, "prompt_file"))
     try:
+        # QUOTE_NONE: by CSV's rules, prompts that begin with a quoted word lose their quotes.
         table = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
         rows = list(table)
     except csv.Error as error:

@@ -26,7 +26,7 @@ from drafters.similarity import trust_in
 ALONE = MethodSettings("recall")
 MIXED = MethodSettings("eagle_recall")
 LEAST_CHOICES = 50  # for a fit, and to judge it by
-_LEAST = -60.0  # log-probability of codes that the drafter cuts
+_LEAST = -60.0  # log-probability of codes that the drafter cuts: lerp makes NaN of -inf
 Pair = tuple[float, float]
 
 
@@ -54,6 +54,7 @@ class Recorder:
         # Of each choice: what is recalled, what the head says and the noise, (vocab,) each, then
         # the factor of the calibration, the similarity and the chosen code.
         self.rows: list[tuple[Tensor, ...]] = []
+        # Bound methods are replaced, so rounds must not be replayed: a CUDA graph calls no Python.
         self._recall, self.far._recall = self.far._recall, self._noting_recall
         if self.mixed:
             self._expand, drafter.near.expand = drafter.near.expand, self._noting_expand
@@ -79,6 +80,7 @@ class Recorder:
         tokens = level.tokens.gather(1, picked)[0].tolist()
         parents = (picked[0] // level.children).tolist()
         self.levels.append(Level(parents, tokens, log_q[0], similarity[0], near))
+        # Deeper levels than --head_depth run no head, so its last output must not stay here.
         self.near = None
         return log_q, similarity
 
@@ -102,7 +104,7 @@ class Recorder:
         recalled = level.recalled[node].float().cpu()
         near = recalled if level.near is None else level.near[node].float().cpu().clamp(min=_LEAST)
         noise = round.ahead[0, depth].float().cpu().expand_as(recalled)
-        factor = torch.tensor(self.calibration.at(depth + 1))
+        factor = torch.tensor(self.calibration.at(depth + 1))  # levels count from 1
         similarity = level.similarity[node].float().cpu()
         self.rows.append((recalled, near, noise, factor, similarity, torch.tensor(chosen)))
 

@@ -91,6 +91,7 @@ def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
             prompt, tau = record.get("prompt"), record.get("tau")
             if not isinstance(prompt, str) or not _is_figure(tau, False):
                 refuse_line(path, number, f"a record with prompt {prompt!r}, tau {tau!r}")
+            # A later line wins: its image was made again.
             records[record["id"]] = record
     finished = {name: record for name, record in records.items() if is_saved(folder, record)}
     gone = records.keys() - finished.keys()
@@ -167,6 +168,7 @@ def _faults(line: Line) -> str | None:
 
 
 def _is_figure(value: object, positive: bool) -> bool:
+    # True is an int. NaN, which a damaged line may hold, fails every comparison below.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return (value > 0 if positive else value >= 0) and value < _LARGEST

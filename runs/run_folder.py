@@ -73,6 +73,7 @@ class RunFolder:
                 for left in self.path.glob(".lock.*"):  # of a run whose first process is gone
                     lock(left).close()
                 self._lock = lock(self.path / ".lock")
+            # The others come later, since the first process takes their locks for a moment.
             self.processes.wait()
             if self.processes.rank > 0:
                 self._lock = lock(self.path / f".lock.{self.processes.rank}")
@@ -82,6 +83,7 @@ class RunFolder:
             raise self._error(reason(error), "a writable folder") from error
         try:
             self._read()
+        # Ctrl-C, too: Python does not call __exit__ when __enter__ raises.
         except BaseException:
             self._lock.close()
             raise
@@ -127,6 +129,7 @@ class RunFolder:
         with self._writing():
             if self.settings.overwrite:
                 self._clear()
+            # First: a folder with `img` but without run.json would be refused as foreign.
             replace_file(self.path / MANIFEST, new_manifest(manifest, self._previous))
             (self.path / "img").mkdir(exist_ok=True)
             for path in (self.path / "img").glob(".*.tmp"):
@@ -139,6 +142,7 @@ class RunFolder:
         # after a kill during this, rounds stand in a part and in the whole: they count once
         kept = {(r["id"], r["round"]): r for r in rounds if r["id"] in self.records}
         self._rewrite(TRACE, list(kept.values()))
+        # Last, so that a kill at any point leaves every line in a part or in the whole.
         for path in (*self._parts(RECORDS), *self._parts(TRACE)):
             path.unlink()
 
@@ -207,6 +211,7 @@ class RunFolder:
         for path in files:
             path.unlink()
         for path in (self.path / "img").glob("*.png"):
+            # A kill between image and record leaves a picture that no record names.
             if path.name in names or _IMAGE_NAME.fullmatch(path.name):
                 path.unlink()
 

@@ -44,7 +44,7 @@ class Session:
     settings: EngineSettings
     target: TargetModel
     drafter: LoadedDrafter | None
-    _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns
+    _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns; `replace` shares it
 
     @refusing()
     def open_engine(
@@ -176,6 +176,7 @@ def open_target(settings: EngineSettings) -> TargetModel:
     if spreads and device.type == "cpu":
         refuse("device_map", "auto", "only where CUDA devices are")
     form = None if settings.quantize is None else weight_format(settings.quantize, device)
+    # Through the CPU's memory: one GPU may not hold the whole model, or not unquantised.
     loaded_on = torch.device("cpu") if spreads or form else device
     target = load_target(
         settings.model, settings.model_path, target_options(settings, dtype, loaded_on)
@@ -189,6 +190,7 @@ def open_target(settings: EngineSettings) -> TargetModel:
             if settings.method.speculative
             else 0
         )
+        # A layer's device also holds its keys and values, for a whole image and the largest tree.
         spread(target, rows, target.spec.max_positions + target.grid.block(nodes))
     if settings.vq_device == "cpu":
         target.images = target.images.to(torch.device("cpu"))

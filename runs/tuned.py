@@ -25,6 +25,7 @@ _SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode")  # settings
 def tuned_place(model_path: str) -> Path:
     """Return the file of a model, beside its folder; a ValueError if the model is not there."""
     folder = checkpoint_folder(model_path, "--model_path").absolute()
+    # Not in the folder: checkpoint_id hashes the files there, so the model would be another.
     return folder.with_name(f"{folder.name}.tuned.yaml")
 
 
@@ -47,6 +48,7 @@ def conditions(settings: EngineSettings) -> dict[str, str]:
     if settings.method.drafted:
         drafter = checkpoint_folder(settings.drafter_path, "--drafter_path")
         values["drafter"] = checkpoint_id(drafter)
+    # Texts, since a recipe's values are read as texts and compared with these.
     return {name: str(value) for name, value in values.items()}
 
 

@@ -18,6 +18,7 @@ _SIZES = 64  # programs of one function: for each network, type, and one or many
 Compiler = Callable[[Callable[..., Any], bool], Callable[..., Any]]
 P, R = ParamSpec("P"), TypeVar("R")
 
+# Not a global: threads that decode at the same time may differ in --compile.
 _compiler: ContextVar[Compiler | None] = ContextVar("compiler", default=None)
 
 

@@ -22,6 +22,7 @@ _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 def lock(path: Path) -> IO[bytes]:
     """Return the lock file, held until it is closed; BlockingIOError if another process has it."""
+    # Not "wb", which would erase the holder's number before we know whether the lock is free.
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -48,6 +48,7 @@ class Processes:
             import torch.distributed as group
 
             for tensor in tensors:
+                # Sum and divide: gloo has no ReduceOp.AVG.
                 group.all_reduce(tensor)
                 tensor /= self.count
 

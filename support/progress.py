@@ -147,6 +147,7 @@ def duration(seconds: float) -> str:
     """Return a time in words, such as 3 h 20 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"
+    # Rounded before the split, or 59.7 minutes would be "60 min".
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 

@@ -41,6 +41,7 @@ def version_line() -> str:
 
 def revision() -> str | None:
     """Return the checkout's commit, with `+changes` if tracked files differ; None without git."""
+    # Without a .git here, git would answer for a repository around this folder.
     commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
     if commit is None:
         return None

@@ -35,6 +35,7 @@ def _with_texts(function: Callable[..., None]) -> Callable[..., None]:
     """Return the function, marked so that fire leaves the values of text parameters as typed."""
     kinds = get_type_hints(function)
     others = [name for name in signature(function).parameters if kinds.get(name) not in _TEXTS]
+    # Without names, SetParseFn sets fire's default for all parameters; names override it.
     function = SetParseFn(str)(function)
     return SetParseFn(DefaultParseValue, *others)(function) if others else function
 

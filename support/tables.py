@@ -83,6 +83,7 @@ def number(value: float | None) -> str:
     """Return a figure with three digits, or all of those before the point."""
     if value is None:
         return NONE
+    # z: no "-0" for a small negative figure.
     if abs(value) >= 100:
         return f"{value:z.0f}"
     return f"{value:z.3g}" if value % 1 else f"{value:zg}"

@@ -40,7 +40,7 @@ from configs.model import EngineSettings
 from runs.drawing import Drawn, image_jobs
 
 MOST_BYTES = 2**18  # of a request: more than the longest prompt
-_LEFT = 499  # status of a request whose client has left; nobody reads it
+_LEFT = 499  # nginx's status of a request whose client has left; nobody reads it
 MOST_IMAGES = 10  # as the API says
 _IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
 _WHOLE = ", since only finished images are sent"
@@ -158,6 +158,7 @@ class ImageApi:
         """Generate images; the work stops if the client leaves."""
         try:
             values = await _body(request)
+            # In a thread: `size` waits for the lock and decodes an image, and other requests go on.
             asked, order = await run_in_threadpool(self._order, values)
             self.queue.put(order)
             drawn = await _while_connected(order.images, request)

@@ -22,6 +22,7 @@ class QueueFull(Exception):
     """As many requests wait as may."""
 
 
+# eq=False: compared by identity, because two equal requests are two orders.
 @dataclass(frozen=True, eq=False)
 class Order:
     """The images of one request."""
@@ -64,6 +65,7 @@ class ImageQueue:
         """Wait for orders, and take out those of the next batch."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting)
+        # Without the lock, so that `put` can add to the batch.
         time.sleep(GATHER)
         with self._changed:
             self._forget_cancelled()
@@ -76,6 +78,7 @@ class ImageQueue:
 
     def _generate(self, batch: Sequence[Order]) -> None:
         """Generate until every order has its images or is cancelled."""
+        # All were cancelled during the wait.
         if not batch:
             return
         jobs = [job for order in batch for job in order.jobs]
@@ -96,6 +99,7 @@ def next_batch(waiting: Sequence[Order]) -> list[Order]:
         return []
     first, *later = waiting
     batch, room = [first], first.settings.batch_size - len(first.jobs)
+    # Small orders may overtake large ones, but the first is always taken: none waits for ever.
     for order in later:
         if order.settings == first.settings and len(order.jobs) <= room:
             batch.append(order)

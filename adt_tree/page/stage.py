@@ -57,6 +57,7 @@ class Panel:
         step, decided = self.step, self._decided
         if step is None:
             return {"method": self.method, "words": words(self.method), "decided": 0}
+        # Only after a finished row: every picture runs the image decoder.
         if decided // self.columns > self._painted // self.columns:
             # without loss at the end, small before
             kind, options = ("png", {}) if step.finished else ("jpeg", {"quality": 85})

@@ -82,9 +82,10 @@ class AdaptiveController:
         return 1 if evidence >= self.settings.beta else -1
 
     def observe(self, outcome: Outcome) -> None:
+        # of the verified levels: planned ones that were pruned could not be accepted
         acceptance = outcome.accepted / max(outcome.levels, 1)
         tree = Grown(self.planned.depth, self.planned.width, acceptance)
-        self.trees += [tree] * (outcome.accepted + 1)
+        self.trees += [tree] * (outcome.accepted + 1)  # + 1 for the bonus token
         self.confidence = outcome.confidence
 
 

@@ -94,9 +94,11 @@ def best_nodes(tree: DraftTree, gain: Tensor, round: Round) -> DraftTree:
     if round.shape.uniform and tree.nodes <= round.shape.nodes:
         return tree
     count = min(round.shape.nodes, tree.nodes)
+    # not topk, whose order of ties is open: a child that is certain has its parent's score
     order = gain[:, 1:].sort(dim=1, descending=True, stable=True).indices[:, :count]
     scores = tree.scores[:, 1:].gather(1, order)
     if not round.shape.uniform:
+        # an image's budget counts here, while nodes are in the order of their gain
         rank = arange(count, scores.device)
         scores = scores.masked_fill(rank >= round.inputs.nodes, -torch.inf)
     kept, rank = (order + 1).sort(dim=1)

@@ -33,6 +33,7 @@ def rank_paths(description: str) -> list[RankPath]:
     paths = []
     for entry in description.split():
         path, children = entry.split(":")
+        # a digit each: no node with children of its own has a rank above 9
         parent = () if path == "root" else tuple(int(rank) for rank in path)
         paths += [(*parent, rank) for rank in range(int(children))]
     return sorted(paths, key=lambda path: (len(path), path))
@@ -79,6 +80,7 @@ class StaticTree(LevelPolicy):
         tree = self.grow_levels(round, drafter, proposal)
         if not tree.height:  # the image's last token
             return tree.complete()
+        # ascending, as `keep` expects: paths are sorted by depth, then by rank
         kept = self._rows(
             tree,
             [

@@ -31,6 +31,7 @@ class Exact:
             return Verdict(root[:, 0], root, choices)
         right = (tree.tokens == choices.gather(1, tree.parents)) & tree.present
         if tree.chain:
+            # in a chain a node's index is its depth, so the depths are the path
             return Verdict(right[:, 1:].cumprod(1).sum(1), tree.depths, choices)
         missed = ~right
         missed[:, 0] = False  # the root is decided already

@@ -125,6 +125,7 @@ class Walk(HostRule):
 
 def trees_on_host(tree: DraftTree, log_p: Tensor) -> list[ImageTree]:
     """Return every image's tree; waits for the device."""
+    # one copy for all four, since each copy waits for the device
     columns = torch.stack([tree.tokens, tree.parents, tree.depths, tree.present], 1).tolist()
     log_p = to_host(log_p)
     log_q = [None] * len(log_p) if tree.log_q is None else to_host(tree.log_q)

@@ -37,7 +37,7 @@ class Neighbourhoods:
         """Return the m* codes that a token may take over within the bound, and their mass C_m*."""
         codes = self.nearest[token, : self.settings.k]
         mass = p[codes].cumsum()  # C_1, C_2, ...: never falls
-        fitting = int(np.searchsorted(mass, bound, side="right"))
+        fitting = int(np.searchsorted(mass, bound, side="right"))  # C_m = B fits, too
         return codes[:fitting], mass[fitting - 1] if fitting else 0.0
 
     def removed(self, token: int, claimed: Array) -> Array:
@@ -115,7 +115,9 @@ class LanternCoupled(Lantern):
     name = "lantern_coupled"
 
     def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+        # by log p, not by p in fp64: with delta = 0 it has to be the choice of the exact rule
         choice = int((tree.log_p[node] + noise.target(tree.depths[node])).argmax())
+        # reversed, so that of children with the same token the first one stays
         drafts = {tree.tokens[child]: child for child in reversed(tree.children[node])}
         p, moved = tree.p(node), 0.0
         if choice in drafts:

@@ -28,6 +28,7 @@ class Sampled(Walk):
         for child in tree.children[node]:
             token = tree.tokens[child]
             p_mass, q_mass = self.masses(p, q, token)
+            # a product, because q is 0 where an earlier sibling had the same token
             if noise.accept(tree.depths[node], token) * q_mass < p_mass:
                 return child, p
             p = residual(p, q)

@@ -46,6 +46,7 @@ class SpecTr(Walk):
                 return drawn[token], p
         beta = taken.sum()
         accepted = 1 - max(1 - beta, 0) ** len(children)
+        # where beta is 0, all of `taken` is, so the divisor only has to differ from 0
         return None, normalised(np.maximum(p - accepted / max(beta, 1e-300) * taken, 0))
 
 

@@ -38,7 +38,7 @@ class Traversal(HostRule):
         weight: p of the node.
         """
         p = tree.p(node)
-        q = tree.q(node) if tree.children[node] else p
+        q = tree.q(node) if tree.children[node] else p  # a leaf has no q, and none is read
         for child in tree.children[node]:
             token = tree.tokens[child]
             chance = min(weight * p[token] / max(q[token], TINY), 1.0)

@@ -130,6 +130,7 @@ def cached(
     if need > free:
         allowed = f"a folder on a disk with {need:,} bytes free; this one has {free:,}"
         refuse("cache_features", str(folder), allowed)
+    # none may write before all have listed what is missing, since they share out that list
     crew.wait()
     own = missing[crew.rank :: crew.count]
     for count, number in enumerate(own):
@@ -162,7 +163,7 @@ def _claim(folder: Path, computed: Computed, checkpoint: str) -> None:
     }
     path = folder / "about.json"
     if not path.exists():
-        replace_file(path, json.dumps(about).encode())
+        replace_file(path, json.dumps(about).encode())  # by all processes, with the same content
     noted = read_object(path)
     for name, value in about.items():
         if noted.get(name) != value:

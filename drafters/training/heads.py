@@ -82,7 +82,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
         _initialise(head, settings.seed)
     else:
         head = load_drafter(settings.start_from, target, torch.float32).network
-        forget_packed(head)
+        forget_packed(head)  # copies that training would not change
         if head.spec.target_layers != layers:
             head.read_layers(layers)
         head = BlockHead.of(head) if settings.drafter == "block" else head
@@ -114,8 +114,10 @@ def _scale_tokens(weight: Tensor, factor: float) -> None:
 
 @torch.no_grad()
 def _initialise(head: nn.Module, seed: int) -> None:
+    # on the CPU: a GPU's generator makes other numbers of the same seed
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in head.named_parameters():
+        # norms begin at 1 and `states` at 0, and the embedding becomes the target's
         if parameter.ndim > 1 and not any(kept in name for kept in ("norm", "embedding", "states")):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
     if head.fc.bias is not None:

@@ -125,6 +125,7 @@ def agreement(p: Tensor, q: Tensor) -> Tensor:
     q_x). With the codes sorted by falling p / q, that sum is the p of codes up to x over p_x, plus
     the q of codes after x over q_x.
     """
+    # NaN where both are 0: wherever such a code is sorted to, it adds nothing
     order = (p.log() - q.log()).detach().argsort(-1, descending=True)
     p, q = p.gather(-1, order), q.gather(-1, order)
     before, after = p.cumsum(-1), (1 - q.cumsum(-1)).clamp_min(0)

@@ -102,6 +102,7 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
     """
     matrices, tables, plain = [], [], []
     for name, weight in model.named_parameters():
+        # by name, too: norms of queries and keys are matrices, with weights for every head
         if weight.requires_grad and (weight.ndim == 1 or "norm" in name):
             plain.append(weight)
         elif weight.requires_grad:

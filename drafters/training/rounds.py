@@ -76,6 +76,7 @@ class RecordingDrafter(BlockDrafter):
         for image, (drawn, root) in enumerate(zip(self.drawn, roots, strict=True)):
             if drawn is None:
                 continue
+            # copies, since the next rounds change these tensors in place
             recent = self.memory.last.recent[image : image + 1].clone()
             nodes = self.memory.nodes.image(image)
             drawn.readings.append(Reading(root, window.image(image), nodes, recent))
@@ -106,6 +107,7 @@ class DrawnRounds:
         head = deepcopy(self.head).to(self.target.dtype)  # what it keeps is for inference alone
         drafter = RecordingDrafter(head, self.target, self.distribution, SHAPE)
         way = Speculation(drafter, DynamicTree(SHAPE), PROPOSALS["coupled"]())
+        # without replay, since recording a round reads numbers of the device
         engine = Engine(self.target, self.distribution, Exact(), len(images), way)
         drawings: dict[str, Drawn] = {}
 

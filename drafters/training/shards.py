@@ -247,6 +247,7 @@ class ShardWriter:
             self._lock.close()
             raise
         shards = self.folder.glob(f"tokens-{rank}-*.safetensors")
+        # codes are below vocab, so 2**15 of them still fit
         self._dtype = torch.int16 if about["vocab"] <= 2**15 else torch.int32
         # a new shard, also after an unfinished one, which stays as it is
         self._number = max((int(path.stem.split("-")[2]) for path in shards), default=-1) + 1

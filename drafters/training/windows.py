@@ -55,6 +55,7 @@ def pick(readings: Sequence[Reading], generator: torch.Generator, part: int = 0)
     order = torch.randperm(len(readings), generator=generator).tolist()
     first = part * READINGS
     numbers = range(first, first + min(READINGS, len(order)))
+    # an image with few readings repeats some of them in later passes
     return [readings[order[number % len(order)]] for number in numbers]
 
 
@@ -161,6 +162,7 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     cache.keeps = False
     context = Context(window_positions.flatten(0, 1), visible, cache)
     outputs = head.read(ids.repeat(guidance, 1), before, stale, step, context)
+    # the true tokens' half; candidates are in the pass only to be seen by it
     return outputs.unflatten(0, (guidance, m)).transpose(0, 1)[:, :, steps:]
 
 

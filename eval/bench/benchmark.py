@@ -135,9 +135,11 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     }
     text = json.dumps(document) + "\n"
     words = heading(settings, hardware, [today]) + "\n" + table(rows, len(bench.jobs))
+    # Printed first: a full disk may take the file, but not the figures.
     print(words + text, end="", flush=True)
     if settings.output:
         replace_file(Path(settings.output) / "benchmark.json", text.encode())
+    # Last, so that the figures of wrong images can be read.
     refuse_wrong(rows)
 
 

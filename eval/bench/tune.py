@@ -95,6 +95,7 @@ def run_tune(settings: TuneSettings) -> None:
     tuned |= {"date": today, "revision": revision() or "unknown", "table": list(map(_public, rows))}
     text = recipe_text(settings.run.with_method(winner), _files(settings.run, winner), tuned)
     replace_file(output, text.encode())
+    # Only now: a kill before the recipe is written costs no measurement.
     trials.path.unlink(missing_ok=True)
     print(f"Use it: --config {output}; in Python: Pipeline.from_pretrained({str(output)!r})")
     refuse_wrong(rows)
@@ -183,6 +184,7 @@ class Contest:
         alive, end = list(methods), self._now() + self.seconds
         stages = max(1, math.ceil(math.log2(len(alive))))
         for left in range(stages, 0, -1):
+            # What a stage leaves goes to the later ones.
             share = self._now() + (end - self._now()) / left
             for _ in range(MOST_TURNS * (2 if left == 1 else 1)):
                 started = self._now()
@@ -212,6 +214,7 @@ class Contest:
         order = [BASELINE, *(alive if turn % 2 == 0 else reversed(alive))]
         fit = list(alive)
         for method in order:
+            # `ar` is measured even if the time is over: the table and the fallback need it.
             if self._now() >= end and self.trials.measured:
                 break
             try:
@@ -333,6 +336,7 @@ def _files(run: RunSettings, method: MethodSettings) -> dict[str, str]:
 def _key(settings: TuneSettings) -> str:
     """Return a hash of all that a measurement depends on, besides its method."""
     run = settings.run.with_method(BASELINE)
+    # Apart, since the conditions of plain decoding name no drafter.
     drafter = conditions(settings.run).get("drafter")
     jobs = list(map(asdict, jobs_of_turn(run, 0)))
     text = json.dumps([identity(run), conditions(run), drafter, jobs], sort_keys=True)

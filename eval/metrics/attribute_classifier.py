@@ -42,6 +42,7 @@ class AttributeClassifier(nn.Module):
             _block(128, 128, size=3, stride=1),
             nn.Conv2d(128, colours + shapes + pairs, kernel_size=1),
         )
+        # At first every class is absent: `forward` adds log 64 = 4.2 by log-sum-exp over 64 cells.
         nn.init.constant_(self.objects[1].bias, -6.0)
 
     @classmethod

@@ -64,6 +64,7 @@ class Fid(Metric):
         def distance(left_out: np.ndarray) -> float:
             return frechet_distance(Gaussian.of(np.delete(rows, left_out, axis=0)), target, root)
 
+        # dtype=int: an empty array holds floats by default, and np.delete refuses those.
         figures = jackknife(len(rows), distance, distance(np.array([], dtype=int)))
         warning = None
         if least <= rows.shape[1]:

@@ -138,5 +138,6 @@ def jackknife(
         return {"value": value}
     groups = np.array_split(np.random.default_rng(0).permutation(count), _GROUPS)
     figures = np.array([without(group) for group in groups])
+    # var() divides by the groups, so this is the jackknife's (g - 1) / g times the sum.
     half = _STUDENT * float(np.sqrt((_GROUPS - 1) * figures.var()))
     return {"value": value, "low": value - half, "high": value + half, "interval": JACKKNIFE}

@@ -93,6 +93,7 @@ class Inception(ImageNetwork):
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         pixels = _stacked([_square(image) for image in images]).permute(0, 3, 1, 2)
+        # uint8, which torch-fidelity requires: its network scales pixels itself.
         (pooled,) = self.module(pixels.to(self.device))
         return pooled.cpu().numpy()
 

@@ -36,6 +36,7 @@ def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.n
 
 def _distances(points: np.ndarray, others: np.ndarray) -> Iterator[torch.Tensor]:
     """Yield distances in float64, block by block: (rows, others) each."""
+    # float64: cdist multiplies matrices, and in fp32 even equal points would be apart.
     rows, columns = (torch.from_numpy(values.astype(np.float64)) for values in (points, others))
     for block in rows.split(_BLOCK):
         yield torch.cdist(block, columns)

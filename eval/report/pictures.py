@@ -70,6 +70,7 @@ def _axes(rows: int) -> tuple[Figure, Axes]:
 def _svg(figure: Figure, caption: str) -> Markup:
     """Return the figure as an element of the page."""
     buffer = io.StringIO()
+    # No date here and fixed salts above: the same figures give the same bytes.
     figure.savefig(
         buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
     )
@@ -94,6 +95,7 @@ def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] |
     """
     if image.size != lossless.size:
         return None
+    # int16, since a difference of uint8 wraps around.
     ours, theirs = (np.asarray(i.convert("RGB"), dtype=np.int16) for i in (image, lossless))
     apart = np.abs(ours - theirs)
     shown = Image.fromarray((apart * _GAIN).clip(0, 255).astype(np.uint8))

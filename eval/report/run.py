@@ -32,6 +32,7 @@ from support.json_files import Line, scan_lines
 
 Key = tuple[str, int]  # what decides a lossless image: prompt and seed
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+# PIL raises a SyntaxError for a broken PNG.
 _UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
 # The settings that the tables need.
 _SETTINGS = {"model": str, "method": str, "prompt": str, "verifier": str, "dtype": str}
@@ -275,6 +276,7 @@ def _columns(tokens: int, path: Path) -> int:
     """Return the tokens per row, by the image's size; ValueError if they do not fill such rows."""
     with Image.open(path) as image:
         width, height = image.size
+    # Records have no grid; tokens are square, so the picture's shape gives it.
     columns = max(1, round((tokens * width / height) ** 0.5))
     if tokens % columns:
         got = f"{tokens} tokens for {width} x {height} pixels"

@@ -80,6 +80,7 @@ def write_table(
 
     Arguments and errors as `nearest_codes`; OSError names a place that cannot be written.
     """
+    # It checks its arguments at once, before a file is begun; only its rows are lazy.
     rows = nearest_codes(codebook, neighbours, chunk)
     shape = (len(codebook), neighbours or len(codebook) - 1)
     path.parent.mkdir(parents=True, exist_ok=True)

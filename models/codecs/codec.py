@@ -74,4 +74,5 @@ class Codec:
     def encode(self, image: Image.Image) -> Tensor:
         """Return the codes (tokens,) of an RGB picture of any size, in raster order."""
         pixels = np.asarray(self.fit(image, self.size))  # (height, width, 3)
+        # A copy: PIL's memory is read-only, of which torch warns.
         return self.images.encode(torch.from_numpy(pixels.copy())[None])[0]

@@ -63,6 +63,7 @@ class GlmVision:
         """The weights of both networks, which may not have been read."""
         return [*self._files.module.parameters()]
 
+    # Allowed in a frozen dataclass: cached_property writes to `__dict__` directly.
     @cached_property
     def network(self) -> nn.ModuleDict:
         """The loaded networks, `visual` and `vqmodel`."""
@@ -84,6 +85,7 @@ class GlmVision:
         for rows, columns in filter(None, (self.grid.preview, (self.grid.rows, self.grid.columns))):
             size = rows * patch, columns * patch
             small = F.interpolate(pixels, size, mode="bicubic", antialias=True)
+            # As transformers does with uint8: bicubic interpolation overshoots 0 and 255.
             codes.append(self._grid_codes(small.round().clamp(0, 255)[0], rows, columns))
         return torch.cat(codes)
 
@@ -114,6 +116,7 @@ def vision_network(config: dict) -> Network:
     except (StrictDataclassError, TypeError) as error:
         shown = " ".join(str(error).split())
         raise ValueError(f"config.json: vision_config or vq_config: {shown}") from error
+    # A larger size needs its patches in blocks of that side, and here they are in raster order.
     require_values(visual.to_dict(), {"spatial_merge_size": (1,)})
     with torch.device("meta"):
         module = nn.ModuleDict(
@@ -198,6 +201,7 @@ class GlmPainter:
             prior_token_ids=codes.view(1, -1).to(self.device),
             height=self.cell * size[0],
             width=self.cell * size[1],
+            # on the CPU, where diffusers then draws: the same noise on every device
             generator=torch.Generator().manual_seed(seed),
         ).images[0]
         return torch.from_numpy(np.array(image))

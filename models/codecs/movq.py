@@ -42,7 +42,7 @@ class MoVQ(ImageTokenizer):
     model: Emu3VQVAE
 
     def _encode(self, pixels: Tensor) -> Tensor:
-        video = self.model.encoder(pixels[:, None])
+        video = self.model.encoder(pixels[:, None])  # of (n, 1, 3, h, w): one frame
         hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
         return hidden.flatten(2).transpose(1, 2)
 
@@ -100,6 +100,7 @@ class MovqFiles(VqganFiles):
     def open(self, model: Emu3VQVAE, device: torch.device) -> MoVQ:
         for name, statistic in model.named_buffers():
             if name.endswith(_COUNTER):
+                # `Network.read` skips it, so it holds whatever was in its memory.
                 statistic.zero_()
         _take_one_frame(model)
         return MoVQ(model.to(device), self.config, source=self.source)

@@ -71,6 +71,7 @@ class ImageTokenizer:
         """Return the encoder's outputs (n, h * w, embed_dim) for pixels (n, H, W, 3)."""
         device = self.codebook.device
         pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+        # Not enabled for fp32, which autocast on CPUs does not support: torch would warn.
         with torch.autocast(device.type, precision, enabled=precision != torch.float32):
             return self._encode(pixels).float()
 
@@ -104,6 +105,7 @@ class ImageTokenizer:
         # one image, channels first: (1, embed_dim, rows, columns)
         latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)
         latents = latents.contiguous(memory_format=torch.channels_last)
+        # MoVQGAN's norms read the codes' own latents, without the convolution after them.
         conditions = (latents,) if self.config.spatial_norm else ()
         return self._to_bytes(
             self.model.decoder(self.model.post_quant_conv(latents), *conditions)[0]

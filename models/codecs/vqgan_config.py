@@ -82,8 +82,10 @@ def read_config(path: Path) -> VqganConfig:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         params = content if "ddconfig" in content else content["model"]["params"]
         ddconfig = params["ddconfig"]
+        # Which resolution is the coarsest is known only once the sizes are read.
         built = {name: values for name, values in _BUILT.items() if name != _ATTENTION}
         require_values(ddconfig, built, "ddconfig.", path.name)
+        # taming keeps embed_dim and n_embed beside ddconfig.
         given = {"num_groups": 32} | ddconfig | params
         sizes = {name: given[name] for name in _JSON_SIZES}
         plain = VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})

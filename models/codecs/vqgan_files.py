@@ -194,6 +194,7 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
     finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
     return VQModel(
         block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
+        # levels of the encoder from the finest on, of the decoder from the coarsest
         down_block_types=("DownEncoderBlock2D",) * finer + (f"{coarse}DownEncoderBlock2D",),
         up_block_types=(f"{coarse}UpDecoderBlock2D",) + ("UpDecoderBlock2D",) * finer,
         layers_per_block=config.num_res_blocks,
@@ -250,6 +251,7 @@ def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         if match := _BLOCK.match(key):
             levels.setdefault(int(match["level"]), []).append(shape[0] if shape else 0)
             blocks.add(match["block"])
+    # The commonest width: a single tensor of a wrong shape is for `Network.check` to name.
     widths = [multimode(levels[level]) for level in sorted(levels)]
     if levels:
         stored["num_res_blocks"] = len(blocks)
@@ -264,6 +266,7 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], side: int, **more: bool) ->
     side: rows and columns of codes of an image. more: other entries. ValueError if a weight that
     has one of the sizes is missing, or the sizes fit no VQGAN.
     """
+    # Without a stored level these stay, and `VqganConfig` refuses them by name.
     stored = {"num_res_blocks": 0, "ch_mult": ()} | stored_sizes(shapes)
     if missing := [key for entry, (key, _) in _SHAPED.items() if entry not in stored]:
         raise ValueError(f"missing key {missing[0]}")

@@ -66,6 +66,8 @@ class Network:
             # `faults` has compared all shapes; what is not ours is passed over
             name = self.name(key)
             if slot := self.keys.get(name):
+                # A matrix may fill a 1 x 1 convolution, or the other way round; a norm that all
+                # heads share is broadcast.
                 to, value = tensors[slot.parameter][slot.rows], tensor[slot.source]
                 to.copy_(value.reshape(to.shape) if value.numel() == to.numel() else value)
                 absent.discard(name)

@@ -114,5 +114,6 @@ def _cleaned(text: str) -> str:
     if len(re.findall("[-_]", text)) > 3:  # this-is-my-cat
         text = re.sub("[-_]", " ", text)
     text = unicodedata.normalize("NFC", re.sub(_CONTROLS, "", text))
+    # Twice, as in the recipe: `&amp;lt;` is a `<`.
     text = html.unescape(html.unescape(text)).strip()
     return renamed(text, _LAST).strip()

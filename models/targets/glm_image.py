@@ -103,6 +103,7 @@ def _template(folder: Path, settings: dict) -> str:
 def _pieces(tokenizer: Tokenizer, text: str) -> list[str | int]:
     """Return a template's text as texts and ids of control tokens."""
     ids = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
+    # The longest name first: a regular expression takes the first alternative that fits.
     names = "|".join(map(re.escape, sorted(ids, key=len, reverse=True)))
     return [ids.get(piece, piece) for piece in re.split(f"({names})", text)]
 
@@ -126,6 +127,7 @@ class GlmPrompts(Prompts):
         sizes = TARGETS["glm_image"].sizes
         width, height = parse_size(self.options.target_size or sizes.default, sizes)
         rows, columns = height // _CELL, width // _CELL
+        # Cut, not rounded, as in transformers' GlmImageProcessor.
         preview = (
             int(math.sqrt(rows / columns) * _PREVIEW),
             int(math.sqrt(columns / rows) * _PREVIEW),
@@ -191,6 +193,7 @@ class GlmImage(Family):
         spec, vocab = self.spec(config), vocab or ImageVocab(0, _codes(config))
         keys = decoder_keys(spec, vocab, _PUBLIC)
         height = self._text(config)["vision_vocab_size"]
+        # The public head scores more ids than there are codes; codes are the first.
         keys[HEAD] = Slot("head.weight", source=slice(0, vocab.size), height=height)
         for layer in range(spec.layers):
             public, ours = f"{_PUBLIC}layers.{layer}.", f"blocks.blocks.{layer}."
@@ -202,6 +205,7 @@ class GlmImage(Family):
                 slot = Slot(f"{ours}attention.qkv.bias", rows)
                 keys[f"{public}self_attn.{name}_proj.bias"] = slot
             for theirs, name in (("self_attn", "attention"), ("mlp", "mlp")):
+                # The norms behind; `post_attention_layernorm` is the MLP's input norm, as in Llama.
                 slot = Slot(f"{ours}{name}_after.weight")
                 keys[f"{public}post_{theirs}_layernorm.weight"] = slot
         return decoder_network(spec, vocab, keys, ignored=UNREAD)

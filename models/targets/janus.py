@@ -97,6 +97,7 @@ def _authors(config: Mapping[str, object]) -> JanusConfig:
         for name in ("vision_config", "gen_vision_config", "gen_aligner_config", "gen_head_config")
     )
     require_values(config["gen_vision_config"], {"cls": ("VQ-16",)}, "gen_vision_config.")
+    # 1 is what the authors' code takes for an absent entry.
     require_values({"depth": 1} | aligner, {"depth": (2,)}, "gen_aligner_config.params.")
     return JanusConfig(
         filled(config.get("language_config"), LLAMA),

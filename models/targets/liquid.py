@@ -99,6 +99,7 @@ class Liquid(WithVqgan):
         a norm is rounded too, which Gemma keeps in fp32.
         """
         embedding, first = network.embedding.weight, prompts.vocab.first_id
+        # Before the embedding gets its scale, which the head does not have.
         network.head.weight.copy_(embedding[first : first + prompts.vocab.size])
         embedding.mul_(torch.tensor(network.spec.hidden**0.5, dtype=embedding.dtype))
         for module in network.modules():

@@ -90,6 +90,7 @@ class LlamaGenPrompts(Prompts):
         self.grid = ImageGrid(spec.image_rope.side, spec.image_rope.side)
 
     def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
+        # The encoder computes in bf16 whatever the target's type is.
         features = self.text(text).to(self.caption.empty)  # (n, width)
         padding = self.slots - len(features)
         # on the left, as the model was trained: the caption ends where the image begins

@@ -112,6 +112,7 @@ def _begin(path: Path) -> str:
 class LuminaMgpt2Prompts(LuminaPrompts):
     """The rows of Lumina-mGPT, for smaller tokens."""
 
+    # Padding is masked, so any id will do; the tokenizer need not have `<pad>`.
     pad = BOS
     sizes = TARGETS["lumina_mgpt2"].sizes
 

@@ -85,6 +85,7 @@ def encoder_network(folder: Path) -> Network:
         except Exception as error:  # transformers checks entries, each with its own exception
             raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     keys = {name: Slot(name) for name, _ in model.named_parameters()}
+    # Files have the embedding under either name, or under both.
     one_tensor = ((r"^encoder\.embed_tokens\.", "shared."),)
     return Network(model, keys, ignored=("decoder.", "lm_head."), renames=one_tensor)
 

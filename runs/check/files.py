@@ -144,6 +144,7 @@ class Examination:
         if files.flag == "model_path":
             with self._catching(files.part, "model"):
                 refuse_other_model(self.settings.model, files.path, files.folder)
+        # Weights first, because the sizes in config.json are compared with their headers.
         self._read_weights(files)
         with self._catching(files.part, "config.json"):
             config = read_object(files.folder / "config.json")

@@ -323,11 +323,13 @@ def order_rates(log_p: Tensor, codes: Tensor) -> Tensor:
 
     log_p: (tokens - 1, codes) the predictions of codes 1, 2, ...; codes: (tokens,).
     """
+    # Row i: is code i + 1 among codes 0 to i?
     seen = (codes[1:, None] == codes[:-1]).tril().any(1)  # (tokens - 1,)
     new = (~seen).nonzero()[:, 0]  # (m,)
     scores = log_p[new][:, codes[1:][new]]  # (m, m): row: the position, column: whose code
     later = torch.ones_like(scores).triu(1)
     wins = (scores.diagonal()[:, None] > scores).float() * later
+    # The last one has no later code: 0 / 0.
     return (wins.sum(1) / later.sum(1))[:-1]
 
 

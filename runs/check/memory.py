@@ -97,6 +97,7 @@ def _tables(settings: InspectSettings, image: ImageTokens) -> dict[str, int]:
     """Return the bytes of the noise and of the stale predictions of a batch."""
     trees = largest_trees(image.grid)
     reach = max(tree.reach for tree in trees.values())
+    # Noise and predictions are fp32 with bf16 weights, too.
     dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
     noise = NoiseShape(image.grid.tokens, image.codes, False, dtype, META, 1 + reach)
     stale = torch.Size(table_shape(settings.batch_size, image.grid, image.codes, reach))

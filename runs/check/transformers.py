@@ -151,6 +151,7 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
 
     def features(ids: Tensor) -> Tensor:
         code = ids - target.vocab.first_id
+        # torch.where computes both sides, so each gets ids that its table has.
         words = llama.embed_tokens(ids.clamp(max=target.vocab.first_id - 1))
         images = aligner(vectors[code.clamp(min=0)])
         mixed = torch.where((code >= 0)[..., None], images, words)
@@ -209,6 +210,7 @@ def _config(owner: type, entries: dict) -> object:
     names = owner().to_dict().keys()
     given = {name: value for name, value in entries.items() if name in names}
     if "rope_theta" in entries and not entries.get("rope_parameters"):
+        # transformers 5 keeps the base in rope_parameters, not as an entry of its own.
         theta = entries["rope_theta"]
         given["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
     return owner(**given)
@@ -216,6 +218,7 @@ def _config(owner: type, entries: dict) -> object:
 
 def _fill(model: nn.Module, state: dict[str, Tensor], folder: Path, target: TargetModel) -> None:
     """Give a network on the meta device its weights; ValueError if they do not fit."""
+    # assign: parameters on the meta device have no memory to copy into.
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
     if missing or unexpected:
         raise ValueError(f"{folder}: transformers misses {missing}, does not expect {unexpected}")

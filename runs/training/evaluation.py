@@ -63,6 +63,7 @@ class Evaluation:
             calibration[distribution_key(greedy)] = factors(self.levels(head, greedy))
         figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
         with printed_unless_saved(figures):
+            # Written before `decoding`, which reads it: the factors shape the trees.
             replace_file(folder / FILE, encode_json(calibration))
             figures["decoding"] = self.decoding(folder, head)
             replace_file(self._path, encode_json(figures))
@@ -172,6 +173,7 @@ class Evaluation:
         }
 
     def _seed(self, image: int) -> int:
+        # Images may share a caption, so the image's number tells them apart.
         return image_seed(self.settings.seed, self.tokens.captions[image], sample=image)
 
 

@@ -191,6 +191,7 @@ class Training:
 
     def _save(self) -> None:
         if self.crew.rank == 0:
+            # With `recent`, the first line of the log after a resume is a mean over all its steps.
             state = self.lessons.state() | {"settings": self._identity(), "recent": self.recent}
             save_state(self.checkpoint, state)
         self.crew.wait()

@@ -60,6 +60,7 @@ class Network(NamedTuple):
     def widths(self) -> set[int]:
         """Last dimensions that are proportional to the model's width."""
         h, i = self.spec.hidden, self.spec.intermediate
+        # 2 h: what an EAGLE head reads; 3 h: queries, keys and values; 2 i: gate and up
         return {h, 2 * h, 3 * h, i, 2 * i}
 
     def real(self, size: int) -> int:
@@ -198,6 +199,7 @@ class _Counter(TorchDispatchMode):
     def _attention(self, queries: Tensor, keys: Tensor, values: Tensor) -> Work:
         rows, heads, n, head_dim = queries.shape
         slots, wide = keys.shape[2] + self.cached, self.network.scale
+        # The wide model has more heads, not wider ones. 2: keys and values; queries and outputs.
         moved = WIDTH * wide * rows * head_dim * 2 * (keys.shape[1] * slots + heads * n)
         return Work("cache", 1, moved, 4 * wide * rows * heads * n * slots * head_dim)
 

@@ -44,6 +44,7 @@ class Record:
 
         A check is there to find all faults, so the next measurement goes on after one.
         """
+        # A measurement that is not there is treated as one that failed.
         if not self.rows.get(name, {"error": "new"}).keys() & {"error", "skipped"}:
             return
         started = time.perf_counter()

@@ -144,6 +144,7 @@ def _device_work(steps: Iterator[StepStats], milliseconds: float) -> Figures:
     events = [
         event
         for event in profiler.key_averages()
+        # annotated ranges would count their kernels' time twice
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation
     ]
     busy = sum(event.self_device_time_total for event in events) / 1000 / count
@@ -155,6 +156,7 @@ def _device_work(steps: Iterator[StepStats], milliseconds: float) -> Figures:
 def _waits(steps: Iterator[StepStats]) -> float:
     """Return how often a round waits for the device, by CUDA's own warnings."""
     next(steps)
+    # By default some of torch's warnings appear only once in a process.
     torch.set_warn_always(True)
     torch.cuda.set_sync_debug_mode("warn")
     try:

@@ -45,6 +45,7 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
     if not drafted:
         values.pop("drafter_path", None)  # of the recipe, for rows that are not asked for
     settings = build(InspectSettings, values)
+    # `evaluate` needs a folder; this one is only a name, and is not opened.
     judging = evaluate_settings(
         read_words("evaluate", ["--output_dir=table", *shlex.split(evaluate)])
     )

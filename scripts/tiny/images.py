@@ -123,6 +123,7 @@ def random_crop(picture: Image.Image, rng: np.random.Generator) -> np.ndarray:
     """Return a random square of a picture, mirrored or not, as uint8 (128, 128, 3)."""
     # a smaller square would be enlarged, and the model would learn its blur
     smallest = min(1.0, max(SMALLEST_CROP, IMAGE_SIZE / min(picture.size)))
+    # Uniform in the logarithm: every factor of enlargement is equally likely.
     pixels = crop(picture, float(np.exp(rng.uniform(np.log(smallest), 0.0))), *rng.random(2))
     return pixels[:, ::-1] if rng.random() < 0.5 else pixels
 

@@ -87,6 +87,7 @@ class ObjectReading(nn.Module):
     def __init__(self, transformer: Transformer):
         super().__init__()
         self.transformer = transformer
+        # 2: no object, as a colour and as a shape
         self.names = nn.Linear(transformer.spec.hidden, sum(NONE) + 2)
         self.cells = nn.Linear(transformer.spec.hidden, CELLS * CELLS)
         self._features: dict[str, Tensor] = {}

@@ -79,6 +79,7 @@ def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: Targets
     loss = F.cross_entropy(kind, targets.classes[:, 0])
     loss = loss + F.cross_entropy(ground_colour, targets.classes[:, 1])
     # weighted, as a mean over 80 classes, of which an image shows a few
+    # (n, classes, cells): an image shows a class if any of its cells does
     loss = loss + 20 * F.binary_cross_entropy_with_logits(cells.logsumexp(dim=2), targets.presence)
     return loss - F.logsigmoid(cells[tuple(targets.spots.T)]).mean()
 

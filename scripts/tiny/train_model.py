@@ -115,6 +115,7 @@ def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: i
     """Return the cross-entropy (nats) of each of codes (images, tokens) after their prompts."""
     ids = torch.cat([prompts, codes[:, :-1] + first_id], 1)
     positions = torch.arange(ids.shape[1], device=ids.device).expand(len(ids), -1)
+    # The prompt's last token predicts the first code, so the last code is no input.
     features = model(ids, Context(positions))[:, prompts.shape[1] - 1 :]
     logits = model.score(features).flatten(0, 1).float()
     return F.cross_entropy(logits, codes.flatten(), reduction="none").view(codes.shape)
@@ -237,6 +238,7 @@ def initialise(model: Transformer) -> Transformer:
     """
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "qk_norm" not in name:
+            # GPT-2's recipe: every layer adds to the stream twice.
             residual = name.endswith(("out.weight", "down.weight"))
             nn.init.normal_(parameter, std=0.02 / (2 * model.spec.layers) ** (0.5 * residual))
     return model

@@ -64,6 +64,7 @@ def prepared(network: nn.Module) -> nn.Module:
     """Return a network in the layout and with the norms that train fastest, changed in place."""
     for module in network.modules():
         if isinstance(module, nn.GroupNorm):
+            # Only the class: parameters and their keys stay as `save_vqgan` expects them.
             module.__class__ = FloatGroupNorm
     return network.to(memory_format=torch.channels_last)
 
@@ -249,6 +250,7 @@ class EmaCodebook(nn.Module):
         sums = torch.zeros_like(self.sums).index_add_(0, nearest, latents)
         self.counts.lerp_(counts, 1 - self.decay)
         self.sums.lerp_(sums, 1 - self.decay)
+        # Sums and counts decay alike, so a code without latents stays where it is.
         self.codes.copy_(self.sums / self.counts.clamp_min(1e-4).unsqueeze(1))
 
     def revive(self, latents: Tensor, generator: torch.Generator, share: float = 0.05) -> int:
@@ -257,6 +259,7 @@ class EmaCodebook(nn.Module):
         dead = (self.counts < share * mean).nonzero().flatten()
         picks = torch.randint(len(latents), (len(dead),), generator=generator)
         self.codes[dead] = latents[picks]
+        # Above `share`, so that the next call does not move the code again at once.
         self.counts[dead] = 0.3 * mean
         self.sums[dead] = latents[picks] * (0.3 * mean)
         return len(dead)
@@ -271,6 +274,7 @@ class DecoderRun(CodecRun):
         decoder = nn.Sequential(model.post_quant_conv, model.decoder).requires_grad_(True)
         super().__init__(prepared(decoder), work_dir, batch_size)
         distances = torch.cdist(self.tokenizer.codebook, self.tokenizer.codebook)
+        # without the nearest, which is the code itself
         self.near = distances.argsort(1)[:, 1 : NEAREST + 1].cpu().numpy()
         self.codes, self.validation_codes = (
             np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")

@@ -53,6 +53,7 @@ def transformers_decode(
     visible = (slot >= prompt.starts[:, None]).long()  # all but the padding on the left
     noise = torch.zeros(tokens, 1)  # T = 0 takes the likeliest code
     if not distribution.greedy:
+        # The type that our engine's logits have when noise is added (decoding/sampling.py).
         precise = torch.float64 if target.dtype == torch.float64 else torch.float32
         noise = gumbel(job.seed, "target", slot[:tokens], target.vocab.size).to(precise)
     noise = noise.to(slot.device)

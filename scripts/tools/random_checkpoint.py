@@ -88,6 +88,7 @@ def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor
     shapes: weights by public key on the meta device, which take no memory.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Shards are planned by bytes, and the shapes are in fp32.
     sized = {key: shape.bfloat16() for key, shape in shapes.items()}
     plan = split_torch_state_dict_into_shards(sized, max_shard_size=SHARD_BYTES)
 
