@@ -193,6 +193,7 @@ def image_set(name: str, files: Iterable[ImageFile]) -> ImageSet:
 
 def _content_hash(file: ImageFile) -> str:
     """Return the sha256 of the content; Unavailable if it is no readable image, or another one."""
+    content = b""  # where not even reading it works
     try:
         content = file.path.read_bytes()
         with Image.open(io.BytesIO(content)) as image:
