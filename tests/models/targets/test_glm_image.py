@@ -33,7 +33,7 @@ from adt_tree.page.drawing import Painter, Wish
 from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, SamplingSettings
-from decoding.cache import CacheShape, KVCache
+from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid, TargetOptions
@@ -115,7 +115,7 @@ def test_logits_in_both_grids(dtype, bound, share, tmp_path) -> None:
     with torch.inference_mode():
         context = ours.prefill(0, length, rows.starts, rows.origins)
         features = [target.read(rows, context)[:, -1:]]
-        view = ours.view(torch.tensor([length]), length, count)
+        view = CacheView(ours, torch.tensor([length]), length, count)
         context = view.open(torch.arange(count)[None], torch.ones(1, count, count).tril().bool())
         features.append(target.features(codes, context))
         found = target.score(torch.cat(features, 1))
