@@ -169,7 +169,7 @@ class Children:
         scaled = Draft(draft.log_q, draft.trust * factors.to(draft.trust.dtype))
         uncalibrated = replace(proposal, calibration=Calibration())
         tokens, log_hits = uncalibrated.children(scaled, noise, width, level=1)
-        return cls(tokens, log_hits, place_of(tokens, following(codes)))
+        return cls(tokens, log_hits, place_of(tokens, next_candidates(codes)))
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _after(
     return candidates, tuple(rows_at(value, candidates) for value in values)
 
 
-def following(codes: Tensor) -> Tensor:
+def next_candidates(codes: Tensor) -> Tensor:
     """Return the candidates of the step after each of codes (images, steps, candidates)."""
     return F.pad(codes[:, 1:], (0, 0, 0, 1))
 
@@ -247,10 +247,10 @@ def choose_again(drafted: Drafted, known: Stale, recent: Tensor, noise: Tensor |
     """
     window = drafted.window
     best = _likeliest(drafted.log_q, None if noise is None else noise[:, :, None])
-    path = _follow(place_of(best[..., 0], following(window.codes)))  # (images, steps)
-    best = best.gather(2, path[:, :, None, None].expand(-1, -1, 1, CANDIDATES))[:, :, 0]
-    at_path = path[:, None, :, None, None].expand(*drafted.hidden[:, :, :, :1].shape)
-    predicted = drafted.hidden.gather(3, at_path)[:, :, :, 0]
+    path = _follow(place_of(best[..., 0], next_candidates(window.codes)))  # (images, steps)
+    slots = path + CANDIDATES * arange(path.shape[1], path.device)
+    best = rows_at(best.flatten(1, 2), slots)
+    predicted = hidden_at(drafted.hidden.flatten(2, 3), slots)
     codes = torch.cat([window.codes[:, :1], best[:, :-1]], 1)
     before = torch.cat([window.before[:, :, :1], predicted[:, :, :-1]], 2)
     return _filled(codes, before, known, recent)
@@ -373,12 +373,12 @@ class BlockDrafter(EagleDrafter):
             if not self.proposal.samples:
                 noise = round.noise(round.position(step))
             known = self.memory.at(round.position(step - 1), round)
-            window = choose_window(self.memory, known, round, self.score, noise)
             slots = self._open_slots(len(step), round)
-            drafted = self._mixed(self._read(window, slots), window, round)
+            window = choose_window(self.memory, known, round, self.score, noise)
+            drafted = self._pass(window, slots, round)
             for _ in range(PASSES - 1):
                 window = choose_again(drafted, known, self.memory.last.recent, noise)
-                drafted = self._mixed(self._read(window, slots), window, round)
+                drafted = self._pass(window, slots, round)
             self.drafted = replace(drafted, children=self._children(drafted, noise))
         return self.drafted
 
@@ -402,6 +402,10 @@ class BlockDrafter(EagleDrafter):
         context = view.open(depths, visible(pending, count, steps))
         # before the root stands what the head reads there, with the states of other layers
         return Slots(codes, hidden, hidden_at(hidden, (pending - 1)[:, None]), step, context)
+
+    def _pass(self, window: Window, slots: Slots, round: Round) -> Drafted:
+        """Return what a pass of the head over a window drafts."""
+        return self._mixed(self._read(window, slots), window, round)
 
     def _read(self, window: Window, slots: Slots) -> Tensor:
         """Return what the head predicts: (images, guidance, steps x candidates, hidden)."""
