@@ -1,7 +1,5 @@
 """Trees, distributions, drafters and rounds made up for tests, and what an engine generates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The GPU's attention kernels, run by Triton's interpreter, equal torch's attention."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Blocks of compiled kernels equal the blocks that torch runs."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Products by packed copies of weights."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -2,8 +2,6 @@
 the same tokens.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Kernels are used where this machine's timings say that they are faster."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from compilers import needs_compiler

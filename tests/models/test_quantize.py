@@ -3,8 +3,6 @@
 What needs torchao, which `make test` does not install, is skipped without it.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

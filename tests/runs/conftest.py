@@ -1,7 +1,5 @@
 """A small LlamaGen that a test may damage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """--compile on a CPU: every method decodes the tokens of plain decoding by torch's own kernels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

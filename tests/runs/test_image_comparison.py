@@ -1,7 +1,5 @@
 """Images are compared with plain decoding; near-ties are told apart from errors."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

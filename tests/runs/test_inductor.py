@@ -1,7 +1,5 @@
 """--compile inductor: layers by torch.compile, the tokens of plain decoding by torch's kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Relaxed and randomised acceptance through the commands: nearest codes, records, benchmark."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

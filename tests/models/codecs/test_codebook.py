@@ -1,7 +1,5 @@
 """The nearest-latent table: order, ties, the file format and its errors."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

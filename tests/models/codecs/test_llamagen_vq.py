@@ -2,8 +2,6 @@
 errors of public files.
 """
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from pathlib import Path

@@ -2,8 +2,6 @@
 and errors of damaged files.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import yaml

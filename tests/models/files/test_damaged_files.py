@@ -2,8 +2,6 @@
 each as a user's run meets it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

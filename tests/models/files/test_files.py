@@ -2,8 +2,6 @@
 its own folder, the paper's layout, a flag, or its own weights.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 anonymous memory never rises far above what stays.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

@@ -1,7 +1,5 @@
 """Folders and hub ids: of another model, or of none; what they hold is named."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -2,8 +2,6 @@
 all file formats give the same weights.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

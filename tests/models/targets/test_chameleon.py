@@ -2,8 +2,6 @@
 features and logits within 1e-4 in fp32, for checkpoints that either writes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

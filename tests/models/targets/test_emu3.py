@@ -1,7 +1,5 @@
 """Emu3 against transformers' class: prompts, logits, whole images, pixels; exact decoding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Emu3.5 against transformers' Qwen3, which is its decoder: prompts, logits, images; its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files of every family that are missing, damaged or different: each fault is one clear line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Files of every family: layouts are one, `inspect` and the commands read them, sizes published."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -2,8 +2,6 @@
 every key and shape of Chameleon 7B and of its drafters.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

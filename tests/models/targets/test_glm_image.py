@@ -1,7 +1,5 @@
 """GLM-Image's tokens against transformers: prompts, logits in both grids, whole images."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Janus-Pro against transformers' class: prompts, logits, whole images, pixels; exact decoding."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Liquid against transformers' Gemma: prompts, logits and whole images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 prompt rows, rotation, one full forward, the drafter, and exact decoding.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import llamagen_reference as reference

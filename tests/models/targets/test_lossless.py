@@ -3,8 +3,6 @@ repeats plain decoding's tokens, the randomised ones at temperature 0. Trees of 
 Lumina-mGPT 2.0 run across row ends, those of GLM-Image into the second grid.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -2,8 +2,6 @@
 every method decodes what a plain loop over whole rows decodes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

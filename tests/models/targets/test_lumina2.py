@@ -1,7 +1,5 @@
 """Lumina-mGPT 2.0 against transformers' Chameleon, and its codec against the authors' pixels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

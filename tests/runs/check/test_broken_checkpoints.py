@@ -2,8 +2,6 @@
 the one line with which `generate_images` refuses the folder.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import permutations
 

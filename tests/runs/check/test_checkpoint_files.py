@@ -1,7 +1,5 @@
 """`inspect`: what fits, notes, memory and flags."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -2,8 +2,6 @@
 ends, and it says whether prompts find room.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
