@@ -11,7 +11,6 @@ draws the children of a sampling proposal, for every parent node anew.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -150,6 +149,10 @@ class ImageNoise:
     def _accept_key(self) -> int:
         return stream_key(self.seed, "accept")
 
+    def residual(self, depth: int) -> float:
+        """Return the uniform number of (0, 1) that draws the token after a node of this depth."""
+        return uniform_at(stream_key(self.seed, "residual"), self.decided + depth, 0)
+
     def accept(self, depth: int, column: int) -> float:
         """Return a uniform number of (0, 1) that decides whether a draft is accepted.
 
@@ -159,14 +162,8 @@ class ImageNoise:
 
     def target(self, depth: int) -> np.ndarray:
         """Return the noise (vocab,) that chooses the target's token after a node of this depth."""
-        return gumbel_rows("target", [self], [depth])[0].numpy()
-
-
-def gumbel_rows(role: str, images: Sequence[ImageNoise], depths: Sequence[int]) -> Tensor:
-    """Return Gumbel numbers (images, vocab) after nodes of these depths; (images, 1) if greedy."""
-    shape = images[0].shape
-    if shape.greedy:
-        return torch.zeros(len(images), 1, dtype=shape.dtype)
-    keys = torch.tensor([[stream_key(image.seed, role)] for image in images])
-    positions = torch.tensor([i.decided + depth for i, depth in zip(images, depths, strict=True)])
-    return gumbel_of(keys, positions, shape.width).to(shape.dtype)
+        if self.greedy:
+            return np.zeros(1)
+        position = torch.tensor([self.decided + depth])
+        noise = gumbel(self.seed, "target", position, self.shape.width)[0]
+        return noise.to(self.shape.dtype).numpy()

@@ -36,7 +36,7 @@ from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree
 from decoding.verifiers import host, sampled, spectr
 from decoding.verifiers.base import Verifier
-from decoding.verifiers.host import Array, ImageTree
+from decoding.verifiers.host import Array, HostRule, ImageTree, Walk, point_mass
 from decoding.verifiers.paths import PathExplore
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
@@ -303,8 +303,15 @@ def accepts_with(role: str) -> AbstractContextManager:
 
 def residual_is_target() -> AbstractContextManager:
     """What is left of p is drawn from with the target's noise, which drafts were chosen with."""
-    rows = host.gumbel_rows
-    return patch.object(host, "gumbel_rows", lambda role, *rest: rows("target", *rest))
+
+    def judged(rule: HostRule, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+        path, left = judge(rule, tree, noise)
+        with np.errstate(divide="ignore"):
+            choice = int((np.log(left) + noise.target(len(path) - 1)).argmax())
+        return path, point_mass(choice, len(left))
+
+    judge = Walk.judge
+    return patch.object(Walk, "judge", judged)
 
 
 def control(name: str, verifier: Verifier, where: str, broken: Callable = nullcontext) -> Cell:
