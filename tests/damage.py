@@ -96,12 +96,13 @@ def a_folder(name: str) -> Damage:
     return damage
 
 
-def pickled(place: str, text: bytes) -> Damage:
-    """Put a .bin file in the place of the weights."""
+def pickled(place: str, held: object) -> Damage:
+    """Put a .bin file in the place of the weights. held: its bytes, or what torch stores in it."""
 
     def damage(folder: Path) -> None:
-        (folder / place / "model.safetensors").unlink()
-        (folder / place / "pytorch_model.bin").write_bytes(text)
+        (folder / place / "model.safetensors").unlink(missing_ok=True)
+        path = folder / place / "pytorch_model.bin"
+        path.write_bytes(held) if isinstance(held, bytes) else torch.save(held, path)
 
     return damage
 
@@ -110,15 +111,25 @@ def weights(change: Callable[[State], object], name: str = "model.safetensors") 
     """Change the tensors in a weight file."""
 
     def damage(folder: Path) -> None:
-        path = folder / name
-        pickled = path.suffix != ".safetensors"
-        state = torch.load(path) if pickled else load_file(path)
-        # copies, since safetensors maps the file that is written again
-        state = {key: value.clone() for key, value in state.items()}
+        state = read_state(folder / name)
         change(state)
-        torch.save(state, path) if pickled else save_file(state, path, {"format": "pt"})
+        write_state(folder / name, state)
 
     return damage
+
+
+def read_state(path: Path) -> State:
+    """Copies of the tensors in a weight file: safetensors maps it, and it may be written again."""
+    state = load_file(path) if path.suffix == ".safetensors" else torch.load(path)
+    return {key: value.clone() for key, value in state.items()}
+
+
+def write_state(path: Path, state: State) -> None:
+    """Write a weight file of the format that its name says."""
+    if path.suffix == ".safetensors":
+        save_file(state, path, {"format": "pt"})
+    else:
+        torch.save(state, path)
 
 
 def tensors(name: str = "model.safetensors", without: str = "", **values: Tensor) -> Damage:
@@ -144,13 +155,7 @@ class Evil:
 
 def with_code(place: str) -> Damage:
     """Put a .bin file that would run code in the place of weights."""
-
-    def damage(folder: Path) -> None:
-        (folder / place / "model.safetensors").unlink(missing_ok=True)
-        evil = {"weight": Evil(folder.parent / "ran")}
-        torch.save(evil, folder / place / "pytorch_model.bin")
-
-    return damage
+    return lambda folder: pickled(place, {"weight": Evil(folder.parent / "ran")})(folder)
 
 
 def renamed(*names: str) -> Damage:

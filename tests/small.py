@@ -91,6 +91,21 @@ def write_shards(folder: Path, suffix: str) -> list[str]:
     return names
 
 
+def store_weights(folder: Path, kind: str) -> Path:
+    """Store a network's weights as files of a kind; returns one of them.
+
+    kind: safetensors, bin, either after "sharded", or "old bin", as torch wrote before 1.6.
+    """
+    single, binary = folder / "model.safetensors", folder / "pytorch_model.bin"
+    if kind.startswith("sharded"):
+        return folder / write_shards(folder, kind.split()[1])[0]
+    if kind == "safetensors":
+        return single
+    torch.save(load_file(single), binary, _use_new_zipfile_serialization=kind == "bin")
+    single.unlink()
+    return binary
+
+
 def make_kin(target: Transformer, head: EagleHead) -> None:
     """Make target and drafter alike, so that drafts are often right.
 

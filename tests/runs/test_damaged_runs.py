@@ -2,10 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from damage import Damage, a_folder, content, entries
 from fake_session import FakeEngine, fake_opener, fake_run
 
 from configs.fields import SettingsError
@@ -41,8 +41,8 @@ def generate(whole: Path, run: Path, **flags) -> FakeEngine:
     return engine
 
 
-def line(name: str, number: int, **values: object) -> Callable[[Path], None]:
-    """Return what changes a line of a file; None takes a value out."""
+def line(name: str, number: int, **values: object) -> Damage:
+    """Change a line of a file; None takes a value out."""
 
     def damage(run: Path) -> None:
         lines = read_lines(run / name)
@@ -54,27 +54,9 @@ def line(name: str, number: int, **values: object) -> Callable[[Path], None]:
     return damage
 
 
-def text(name: str, content: str, after: bool = False) -> Callable[[Path], None]:
-    """Return what gives a file another content, or adds lines in front of its own."""
-
-    def damage(run: Path) -> None:
-        path = run / name
-        path.write_text(content + "\n" + path.read_text() if after else content)
-
-    return damage
-
-
-def folder(name: str) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        (run / name).unlink()
-        (run / name).mkdir()
-
-    return damage
-
-
-def earlier(run: Path) -> None:
-    content = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(content | {"earlier": 7}))
+def greeted(name: str) -> Damage:
+    """Put a line of text before those of a file."""
+    return lambda run: (run / name).write_text("hello\n" + (run / name).read_text())
 
 
 RECORDS, TRACE, RUN = "records.jsonl", "trace.jsonl", "run.json"
@@ -84,67 +66,69 @@ DAMAGE = {
     "text for tau": (line(RECORDS, 2, tau="x"), "line 2: .*got a record .*tau 'x'"),
     "NaN": (line(RECORDS, 1, tau=float("nan")), "records.jsonl, line 1: .*got "),
     "a huge tau": (line(RECORDS, 1, tau=10**400), "line 1: .*got a record"),
-    "text between records": (text(RECORDS, "hello", True), "records.jsonl, line 1: .*got 'hello'"),
-    "records in a folder": (folder(RECORDS), "records.jsonl: cannot be read: Is a directory"),
+    "text between records": (greeted(RECORDS), "records.jsonl, line 1: .*got 'hello'"),
+    "records in a folder": (a_folder(RECORDS), "records.jsonl: cannot be read: Is a directory"),
     "trace: no number": (line(TRACE, 3, round=None), "trace.jsonl, line 3: .*got a round None"),
-    "trace of text": (text(TRACE, "hello", True), "trace.jsonl, line 1: .*got 'hello'"),
-    "trace in a folder": (folder(TRACE), "trace.jsonl: cannot be read: Is a directory"),
-    "run.json cut": (text(RUN, "{"), "run.json: .*got no JSON"),
-    "run.json of brackets": (text(RUN, DEEP), "run.json: .*got no JSON: brackets nested too deep"),
-    "run.json a list": (text(RUN, "[]"), r"run.json: expected a JSON object, got \[\]"),
-    "run.json of others": (text(RUN, '{"name": "mine"}'), "run.json: .*got no settings"),
-    "run.json with earlier 7": (earlier, "run.json: earlier: .*got 7"),
-    "run.json a folder": (folder(RUN), "run.json: cannot be read: Is a directory"),
-    "run.json in no encoding": (
-        lambda run: (run / RUN).write_bytes(b"\xff\xfe{}"),
-        "run.json: .*got no JSON",
+    "trace of text": (greeted(TRACE), "trace.jsonl, line 1: .*got 'hello'"),
+    "trace in a folder": (a_folder(TRACE), "trace.jsonl: cannot be read: Is a directory"),
+    "run.json cut": (content(RUN, "{"), "run.json: .*got no JSON"),
+    "run.json nested": (
+        content(RUN, DEEP),
+        "run.json: .*got no JSON: brackets nested too deep",
     ),
+    "run.json a list": (content(RUN, "[]"), r"run.json: expected a JSON object, got \[\]"),
+    "run.json of others": (content(RUN, '{"name": "mine"}'), "run.json: .*got no settings"),
+    "run.json with earlier 7": (entries(file=RUN, earlier=7), "run.json: earlier: .*got 7"),
+    "run.json a folder": (a_folder(RUN), "run.json: cannot be read: Is a directory"),
+    "run.json in no encoding": (content(RUN, b"\xff\xfe{}"), "run.json: .*got no JSON"),
 }
+
+
+def files(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("fault", DAMAGE)
 def test_a_damaged_folder_is_refused_by_name_and_stays_as_it_is(whole, run, fault):
     damage, message = DAMAGE[fault]
     damage(run)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = files(run)
     with pytest.raises(SettingsError, match=message):
         generate(whole, run, num_images=4)
-    changed = {path for path, content in before.items() if path.read_bytes() != content}
-    assert changed <= {run / ".lock", run / "run.json" if "trace" in fault else run / ".lock"}
+    changed = {path.name for path, held in before.items() if path.read_bytes() != held}
+    assert changed <= {".lock", RUN if "trace" in fault else ".lock"}
 
 
 @pytest.mark.parametrize("name", [name for name in DAMAGE if name.startswith("run.json")])
 def test_overwrite_spares_a_run_json_of_another_program(whole, run, name):
     DAMAGE[name][0](run)
-    before = (run / "run.json").is_file() and (run / "run.json").read_bytes()
-    with pytest.raises(SettingsError, match="run.json"):
+    before = files(run).get(run / RUN)
+    with pytest.raises(SettingsError, match=RUN):
         generate(whole, run, overwrite=True)
-    assert ((run / "run.json").is_file() and (run / "run.json").read_bytes()) == before
+    assert files(run).get(run / RUN) == before
+
+
+SECOND = "img/00000_1.png"
 
 
 def flip_a_bit(run: Path) -> None:
-    path = run / "img/00000_1.png"
-    content = bytearray(path.read_bytes())
+    content = bytearray((run / SECOND).read_bytes())
     content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    (run / SECOND).write_bytes(content)
 
 
 def swap(run: Path) -> None:
-    shutil.copy(run / "img/00000_0.png", run / "img/00000_1.png")
+    shutil.copy(run / "img/00000_0.png", run / SECOND)
 
 
-def empty(run: Path) -> None:
-    (run / "img/00000_1.png").write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [flip_a_bit, swap, empty])
+@pytest.mark.parametrize("damage", [flip_a_bit, swap, content(SECOND, b"")])
 def test_a_picture_that_changed_is_made_again(whole, run, capsys, damage):
-    saved = (run / "img/00000_1.png").read_bytes()
+    saved = (run / SECOND).read_bytes()
     assert generate(whole, run).drawn == []
     damage(run)
     assert generate(whole, run).drawn == ["00000_1"]
     assert "1 in" in (said := capsys.readouterr().err) and "00000_1.png, are made again" in said
-    assert (run / "img/00000_1.png").read_bytes() == saved
+    assert (run / SECOND).read_bytes() == saved
     assert generate(whole, run).drawn == []
 
 
@@ -153,5 +137,5 @@ def test_records_without_a_hash_are_kept_as_older_runs_wrote_them(whole, run):
         line("records.jsonl", number, image_sha256=None)(run)
     swap(run)
     assert generate(whole, run).drawn == []
-    empty(run)
+    content(SECOND, b"")(run)
     assert generate(whole, run).drawn == ["00000_1"]

@@ -1,6 +1,4 @@
-"""Weights are in memory once while they are read:
-anonymous memory never rises far above what stays.
-"""
+"""Weights are in memory once while they are read."""
 
 import ctypes
 import gc
@@ -14,25 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from small import Sizes, write_checkpoint, write_shards
+from small import Sizes, store_weights, write_checkpoint, write_shards
 
 from configs.schema import ROOT
 from models.base import TargetOptions
 from models.registry import load_target
 
-SIZES = Sizes(hidden=512, layers=8, heads=8, kv_heads=8)
-
-
-def store(folder: Path, kind: str) -> Path:
-    """A made-up checkpoint of 85 MB in files of this kind."""
-    write_checkpoint(folder, SIZES)
-    if kind.startswith("sharded"):
-        write_shards(folder, kind.split()[1])
-    elif kind == "bin":
-        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-        (folder / "model.safetensors").unlink()
-    return folder
+SIZES = Sizes(hidden=512, layers=8, heads=8, kv_heads=8)  # 85 MB
 
 
 def anonymous() -> int:
@@ -66,13 +52,8 @@ def ours(folder: Path) -> object:
 
 def greedy(folder: Path) -> object:
     """A loader that reads everything first: the control."""
-    files = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    read = {
-        file: load_file(file) if file.suffix == ".safetensors" else torch.load(file)
-        for file in files
-    }
-    state = [value.clone() for part in read.values() for value in part.values()]
-    return ours(folder), state
+    state = torch.load(folder / "pytorch_model.bin")
+    return [value.clone() for value in state.values()], ours(folder)
 
 
 def measure(folders: list[str]) -> list[int]:
@@ -85,8 +66,9 @@ def measure(folders: list[str]) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_second_copy(tmp_path) -> None:
     """In a process of its own, whose memory nothing else changes."""
-    folders = [store(tmp_path / kind, kind) for kind in ("sharded safetensors", "bin")]
-    size = (folders[1] / "pytorch_model.bin").stat().st_size
+    folders = [write_checkpoint(tmp_path / name, SIZES) for name in ("shards", "single")]
+    write_shards(folders[0], "safetensors")
+    size = store_weights(folders[1], "bin").stat().st_size
     paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, *map(str, folders)]
     done = subprocess.run(

@@ -23,10 +23,6 @@ from models.registry import load_target
 from runs.session import open_session
 
 
-def changed(**values: object) -> Damage:
-    return lambda folder: entries(**values)(folder)
-
-
 def named(name: str) -> Damage:
     return lambda folder: folder.rename(folder.parent / name)
 
@@ -40,9 +36,9 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
         ("anole", "janus_pro", None, "holds Janus-Pro, .*use --model janus_pro"),
         ("anole", "llamagen", None, "LlamaGen, .*--model llamagen or --model llam"),
         ("anole", "liquid", None, "holds Liquid, .*use --model liquid"),
-        ("anole", "tiny", changed(model_type="glm_image"), "GLM-Image, .*--model glm_image"),
+        ("anole", "tiny", entries(model_type="glm_image"), "GLM-Image, .*--model glm_image"),
         ("anole", "tiny", named("SimpleAR-1.5B-RL"), "holds SimpleAR, .*no --model"),
-        ("anole", "tiny", changed(_name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
+        ("anole", "tiny", entries(_name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
         ("anole", "tiny", named(LUMINA), "use --model lumina_mgpt"),
         ("anole", "lumina_mgpt2", named("Lumina-mGPT2-mine"), "use --model lumina_mgpt2"),
         ("emu3", "janus_pro", None, "holds Janus-Pro"),
@@ -50,11 +46,11 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
         (
             "emu3",
             "emu3",
-            changed(model_type="Emu3"),
-            "holds Emu3 in its authors' files, .*use BAAI/Emu3-Gen-hf",
+            entries(model_type="Emu3"),
+            "holds Emu3 in its authors.*BAAI/Emu3-Gen-hf",
         ),
         ("emu3", "emu3_5", None, "holds Emu3.5, .*use --model emu3_5"),
-        ("emu3", "emu3", changed(model_type="Emu3", vocab_size=282926), "holds Emu3.5"),
+        ("emu3", "emu3", entries(model_type="Emu3", vocab_size=282926), "holds Emu3.5"),
         ("emu3", "emu3", named("Emu3-Chat-hf"), "holds Emu3-Chat"),
         ("emu3_5", "emu3", None, "holds Emu3, .*use --model emu3"),
         ("emu3_5", "tiny", None, "for --model emu3_5, got 'chameleon'"),
@@ -64,8 +60,8 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
         ("liquid", "janus_pro", None, "holds Janus-Pro, .*use --model janus_pro"),
         ("liquid", "tiny", None, "for --model liquid, got 'chameleon'"),
         ("liquid", "tiny", named(ANOLE), "use --model anole"),
-        ("liquid", "liquid", changed(vocab_size=256_000), "is 256000, the weights hold 287"),
-        ("lumina_mgpt", "lumina_mgpt2", changed(vocab_size=171_385), "use --model lumina_mgpt2"),
+        ("liquid", "liquid", entries(vocab_size=256_000), "is 256000, the weights hold 287"),
+        ("lumina_mgpt", "lumina_mgpt2", entries(vocab_size=171_385), "use --model lumina_mgpt2"),
         ("lumina_mgpt", "tiny", named(LUMINA2), "holds Lumina-mGPT 2.0"),
         ("lumina_mgpt", "tiny", named(ANOLE), "--model anole or --mod"),
         ("lumina_mgpt2", "tiny", None, "expected more than 155000, the id of --m.*got 288"),
@@ -163,9 +159,5 @@ def test_a_snapshot_in_the_cache_is_read_offline(monkeypatch, checkpoint, tmp_pa
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert checkpoint_folder("owner/name", "--model_path") == checkpoint
-    assert (
-        load_target(
-            "anole", "owner/name", TargetOptions(torch.float32, torch.device("cpu"))
-        ).vocab.size
-        == 24
-    )
+    options = TargetOptions(torch.float32, torch.device("cpu"))
+    assert load_target("anole", "owner/name", options).vocab.size == 24

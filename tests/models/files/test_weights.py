@@ -1,134 +1,148 @@
-"""Reading checkpoints: a fault is a ValueError that names file, flag or key;
-all file formats give the same weights.
+"""Weights in every file format: all give the same network; files that are cut, damaged, missing,
+of another network or malicious are refused by name.
 """
 
 import json
-import shutil
+import pickle
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from small import byte_tokenizer, write_shards
+from damage import Evil, read_state, write_state
+from families import same_weights
+from small import store_weights
 
+import main
 from drafters.loading import load_drafter
 from models.base import TargetOptions
+from models.codecs.vqgan_files import load_vqgan
 from models.registry import load_target
+from models.target import TargetModel
 
-CPU = torch.device("cpu")
-
-
-def load(folder: Path):
-    return load_target("tiny", str(folder), TargetOptions(torch.float32, CPU))
+KINDS = ("safetensors", "bin", "sharded safetensors", "sharded bin")
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
+def load(folder: Path) -> TargetModel:
+    return load_target("tiny", str(folder), TargetOptions(torch.float32, torch.device("cpu")))
 
 
-def same_weights(one, other) -> bool:
-    ours, theirs = one.transformer.state_dict(), other.transformer.state_dict()
-    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+def drafter(folder: Path, target: TargetModel) -> torch.nn.Module:
+    return load_drafter(str(folder / "drafter"), target).network
 
 
-@pytest.mark.parametrize("kind", ["sharded safetensors", "sharded bin", "single bin", "old bin"])
+@pytest.mark.parametrize("kind", [*KINDS[1:], "old bin"])
 def test_file_formats_give_the_same_weights(kind, checkpoint, folder) -> None:
-    if kind in ("single bin", "old bin"):  # torch wrote no zip files before 1.6
-        zipped = kind == "single bin"
-        torch.save(
-            weights(folder), folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped
-        )
-        (folder / "model.safetensors").unlink()
-    else:
-        write_shards(folder, kind.split()[1])
-    assert same_weights(load(folder), load(checkpoint))
+    store_weights(folder, kind)
+    assert same_weights(load(folder).transformer, load(checkpoint).transformer)
 
 
 def test_a_drafter_without_an_embedding_takes_the_targets(checkpoint, folder) -> None:
     path, target = folder / "drafter" / "model.safetensors", load(checkpoint)
-    # copies: older safetensors map the file, which is written anew below
-    state = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    state = read_state(path)
     own = state.pop("embed_tokens.weight")
-    save_file(state, path)
-    head = load_drafter(str(folder / "drafter"), target).network
-    assert head.embedding.weight is target.transformer.embedding.weight
-    assert torch.equal(head.embedding.weight, own)  # drafters are trained with it
-    save_file(state | {"embed_tokens.weight": own + 1}, path)
-    assert torch.equal(
-        load_drafter(str(folder / "drafter"), target).network.embedding.weight, own + 1
-    )
+    write_state(path, state)
+    embedding = drafter(folder, target).embedding
+    assert embedding.weight is target.transformer.embedding.weight
+    assert torch.equal(embedding.weight, own)  # drafters are trained with it
+    write_state(path, state | {"embed_tokens.weight": own + 1})
+    assert torch.equal(drafter(folder, target).embedding.weight, own + 1)
 
 
-def damage(folder: Path, change) -> None:
-    state = weights(folder)
-    change(state)
-    save_file(state, folder / "model.safetensors")
+@pytest.fixture(params=["target", "drafter"])
+def part(request, checkpoint, folder) -> tuple[Path, Callable[[], object]]:
+    """A network's folder, and what loads it."""
+    if request.param == "target":
+        return folder, lambda: load(folder)
+    return folder / "drafter", lambda: drafter(folder, load(checkpoint))
+
+
+def cut(path: Path, kept: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+
+
+def scratch(path: Path) -> None:
+    path.write_bytes(b"\xff" * 50 + path.read_bytes()[50:-50] + b"\xff" * 50)
+
+
+DAMAGE = {f"cut to {kept}": partial(cut, kept=kept) for kept in (0.0, 0.001, 0.5, 0.99)}
+DAMAGE |= {"scratched": scratch, "missing": Path.unlink}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_files_that_cannot_be_read_are_named(damage, kind, part) -> None:
+    home, load_part = part
+    path = store_weights(home, kind)
+    DAMAGE[damage](path)
+    nothing = not path.exists() and not kind.startswith("sharded")
+    with pytest.raises(ValueError, match="no weights in .*model" if nothing else path.name):
+        load_part()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_another_network(kind, part) -> None:
+    home, load_part = part
+    path = store_weights(home, kind)
+    state = read_state(path)
+    missing, wide = sorted(name for name in state if "proj" in name)[:2]
+    del state[missing]
+    write_state(path, state | {wide: torch.zeros(3, 3), "stranger": torch.zeros(1)})
+    with pytest.raises(ValueError) as error:
+        load_part()
+    for words in (f"missing key {missing}", "unexpected key stranger", f"{wide} has shape (3, 3)"):
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}']
+)
+def test_damaged_indexes(content, suffix, part) -> None:
+    home, load_part = part
+    store_weights(home, f"sharded {suffix}")
+    index = next(home.glob("*.index.json"))
+    index.write_text(content)
+    with pytest.raises(ValueError, match=index.name):
+        load_part()
+
+
+def test_an_index_that_names_the_wrong_shard_does_no_harm(part) -> None:
+    home, load_part = part
+    store_weights(home, "sharded safetensors")
+    index = next(home.glob("*.index.json"))
+    placed = json.loads(index.read_text())["weight_map"]
+    names = sorted(set(placed.values()))
+    swapped = {key: names[1 - names.index(name)] for key, name in placed.items()}
+    index.write_text(json.dumps({"weight_map": swapped}))
+    load_part()
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            lambda s: s.update({"model.layers.1.mlp.down_proj.weight": torch.zeros(1, 72)}),
-            r"model.layers.1.mlp.down_proj.weight has shape \(1, 72\), expected \(32, 72\)",
-        ),
-        (
-            lambda s: s.update({"lm_head.weight": s["lm_head.weight"][:20].clone()}),
-            "lm_head.weight has shape",
-        ),
-        (
-            lambda s: s.update({"lm_head.weight": torch.cat([s["lm_head.weight"]] * 2)}),
-            r"lm_head.weight has shape \(\d+, 32\), expected \d+ rows",
-        ),
-        (
-            lambda s: s.update({"model.norm.weight": torch.tensor(1.0)}),
-            r"model.norm.weight has shape \(\)",
-        ),
-    ],
-    ids=["one row for all", "short head", "tall head", "scalar"],
+    "place", ["pytorch_model.bin", "drafter/pytorch_model.bin", "tokenizer/vqgan.ckpt", "shard"]
 )
-def test_differences_are_named(change, words, folder) -> None:
-    damage(folder, change)
-    with pytest.raises(ValueError, match=words):
-        load(folder)
-
-
-@pytest.mark.parametrize(
-    "content", [[torch.zeros(2)], {"model.norm.weight": 1.0}], ids=["a list", "a number"]
-)
-def test_a_bin_file_that_holds_no_tensors(content, folder) -> None:
-    (folder / "model.safetensors").unlink()
-    torch.save(content, folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin"):
-        load(folder)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
-        {"hidden_act": "gelu"},
-        {"mlp_bias": True},
-    ],
-)
-def test_networks_that_are_not_built_here_are_refused(entry, folder) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | entry))
-    with pytest.raises(ValueError, match=rf"config\.json: {next(iter(entry))}"):
-        load(folder)
-
-
-def test_files_that_do_not_belong_together(folder) -> None:
-    """A VQGAN with other codes would fail at the very end,
-    a tokenizer with more ids in the middle of a prompt.
-    """
-    (folder / "tokenizer" / "text_tokenizer.json").unlink()
-    byte_tokenizer(23).save(str(folder / "tokenizer" / "text_tokenizer.json"))
-    with pytest.raises(ValueError, match="23 image codes.*24 codes"):
-        load(folder)
-
-
-def test_a_drafter_that_is_not_there(folder, checkpoint) -> None:
-    shutil.rmtree(folder / "drafter")
-    with pytest.raises(ValueError, match="--drafter_path"):
-        load_drafter(str(folder / "drafter"), load(checkpoint))
+@pytest.mark.parametrize("form", ["zip", "old", "bare pickle"])
+def test_files_that_run_code_are_refused(form, place, folder, tmp_path, capsys) -> None:
+    """By the loaders of weights, drafter and VQGAN, and by `inspect`."""
+    path, evil = folder / place, Evil(tmp_path / "ran")
+    if place == "shard":
+        path = store_weights(folder, "sharded bin")
+    else:
+        next(path.parent.glob("*.safetensors")).unlink()
+    content = {"state_dict": {"quant_conv.bias": evil}}
+    with path.open("wb") as file:
+        if form == "bare pickle":
+            pickle.dump(evil, file, protocol=2)
+        else:
+            torch.save(content, file, _use_new_zipfile_serialization=form == "zip")
+    with pytest.raises(ValueError, match=path.name):
+        if place.startswith("tokenizer"):
+            load_vqgan(folder / "tokenizer")
+        drafter(folder, load(folder))
+    assert main.main(["inspect", "--model_path", str(folder)]) == 1
+    assert path.name in capsys.readouterr().out and not evil.path.exists()
+    with path.open("rb") as file:  # the payload works where code is allowed
+        _ = pickle.load(file) if form == "bare pickle" else torch.load(file, weights_only=False)
+    assert evil.path.exists()

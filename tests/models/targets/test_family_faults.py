@@ -8,9 +8,9 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
-from damage import Damage, content, entries, gone, tensors, text, with_code
+from damage import Damage, content, entries, gone, pickled, tensors, text, vqgan, with_code
 from families import SMALL
-from small import small_settings
+from small import byte_tokenizer, small_settings
 from small_llamagen import LlamaGenSizes, small_janus, write_llamagen, write_vq
 from small_lumina2 import CODEC, write_codec
 from transformers import BertConfig
@@ -30,8 +30,29 @@ LUMINA2_NORM = "model.layers.1.self_attn.q_norm.weight"
 CONV_Y = "decoder.norm_out.conv_y.weight"
 IBQ, EMU3_5_WORDS = "../Emu3.5-VisionTokenizer", "../tokenizer_emu3_ibq"
 ENCODER = "--text_encoder_path: .*"
+DOWN, WORDS = "model.layers.1.mlp.down_proj.weight", "tokenizer/text_tokenizer.json"
+NO_VQGAN = [("double_z", True), ("attn_resolutions", [16]), ("ch", "many"), ("ch_mult", [])]
+NO_VQGAN += [("ch", 33)]
 
 FAULTS: dict[str, list[tuple[Damage, str]]] = {
+    "tiny": [
+        (
+            tensors(**{DOWN: torch.zeros(1, 72)}),
+            r"has shape \(1, 72\), expected \(32, 72\)",
+        ),
+        (tensors(lm_head__weight=torch.ones(20, 32)), r"lm_head.weight has shape \(20, 32\)"),
+        (tensors(lm_head__weight=torch.ones(576, 32)), r"shape \(576, 32\), expected 288 rows"),
+        (tensors(model__norm__weight=torch.tensor(1.0)), r"model.norm.weight has shape \(\)"),
+        (pickled(".", [torch.zeros(2)]), r"pytorch_model\.bin"),
+        (pickled(".", {"model.norm.weight": 1.0}), r"pytorch_model\.bin"),
+        (entries(rope_parameters={"rope_type": "linear", "factor": 2.0}), "json: rope_parameters"),
+        (entries(hidden_act="gelu"), r"config\.json: hidden_act"),
+        (entries(mlp_bias=True), r"config\.json: mlp_bias"),
+        # a VQGAN with other codes would fail at the very end
+        (lambda folder: byte_tokenizer(23).save(f"{folder}/{WORDS}"), "23 image codes.*24 codes"),
+        (gone("drafter"), "--drafter_path"),
+        *((vqgan(name, value), f"vqgan.yaml.*{name}") for name, value in NO_VQGAN),
+    ],
     "emu3": [
         (entries(model_type="janus"), "holds Janus-Pro, as its config.json says; use --model jan"),
         (entries("text_config", num_hidden_layers=3), "num_hidden_layers is 3, the weights hold 2"),
@@ -182,7 +203,7 @@ def copied(originals, tmp_path) -> Iterator[Callable[[str], Path]]:
 
 
 def load(name: str, folder: Path) -> object:
-    method = MethodSettings("adt" if name == "llamagen" else "ar")
+    method = MethodSettings("adt" if name in ("llamagen", "tiny") else "ar")
     return SMALL[name].load(folder, method).target
 
 

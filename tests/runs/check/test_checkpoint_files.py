@@ -6,7 +6,7 @@ import pytest
 import torch
 from damage import cut, entry, faults, gone, inspected, rows
 from safetensors.torch import load_file
-from small import LUMINA, write_checkpoint
+from small import LUMINA, store_weights, write_checkpoint
 
 import main
 from decoding.cache import CacheShape, KVCache
@@ -61,11 +61,9 @@ def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
     assert memory["target copies on CPUs"] == copies > 0
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_bin_files(zipped, folder, capsys) -> None:
-    path = folder / "pytorch_model.bin"
-    torch.save(load_file(folder / "model.safetensors"), path, _use_new_zipfile_serialization=zipped)
-    gone("model.safetensors")(folder)
+@pytest.mark.parametrize("kind", ["bin", "old bin"])
+def test_bin_files(kind, folder, capsys) -> None:
+    path = store_weights(folder, kind)
     assert not faults(inspected(capsys, folder)[1])
     cut(path.name, 3000)(folder)
     assert set(faults(inspected(capsys, folder)[1])) == {("target", path.name)}

@@ -1,11 +1,11 @@
 """`train_drafter` on damaged files and full disks: one line names the file, and nothing is lost."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from damage import Damage, a_folder, content, cut
 from said import without_progress
 from test_train import curve, folders, run, words
 
@@ -37,50 +37,42 @@ def train(folders: Path, root: Path, capsys, **more: object) -> tuple[int, str]:
     return code, "\n".join(line for line in lines if line.strip())
 
 
-def content(text: str | bytes) -> Callable[[Path], None]:
-    """Return what replaces a file's content."""
-    return lambda path: path.write_bytes(text.encode() if isinstance(text, str) else text)
+def state(name: str, **changed: object) -> Damage:
+    """Change entries of a checkpoint; None takes one out."""
 
+    def damage(root: Path) -> None:
+        held = torch.load(root / name, weights_only=True) | changed
+        held = {key: value for key, value in held.items() if value is not None}
+        torch.save(held, root / name)
 
-def state(**changed: object) -> Callable[[Path], None]:
-    """Return what changes entries of a checkpoint; None takes one out."""
-
-    def change(path: Path) -> None:
-        entries = torch.load(path, weights_only=True) | changed
-        torch.save({name: value for name, value in entries.items() if value is not None}, path)
-
-    return change
-
-
-def folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+    return damage
 
 
 STATE, LOG, EVALUATION = "out/checkpoint/state.pt", "out/log.jsonl", "out/evaluation.json"
+CACHE = "cache/about.json"
 FAULTS = {
-    "a checkpoint of junk": (STATE, content("junk")),
-    "a checkpoint cut": (STATE, lambda path: path.write_bytes(path.read_bytes()[:-100])),
-    "a checkpoint that is a list": (STATE, lambda path: torch.save([1], path)),
-    "a checkpoint without settings": (STATE, state(settings=None)),
-    "a checkpoint without weights": (STATE, state(weights=None)),
-    "a checkpoint of other weights": (STATE, state(weights={"fc.weight": torch.ones(1)})),
-    "a checkpoint of other optimizers": (STATE, state(optimizers=[])),
-    "a log of text": (LOG, content("hello\n{}\n\n")),
-    "a log without steps": (LOG, content('{"loss": 1}\n\n\n')),
-    "a log in a folder": (LOG, folder),
-    "figures of junk": (EVALUATION, content("{")),
-    "figures of another program": (EVALUATION, content('{"speed": []}')),
-    "figures in a folder": (EVALUATION, folder),
-    "a cache of another program": ("cache/about.json", content("[]")),
-    "a cache in a folder": ("cache/about.json", folder),
+    "a checkpoint of junk": (STATE, content(STATE, "junk")),
+    "a checkpoint cut": (STATE, cut(STATE, 100)),
+    "a checkpoint that is a list": (STATE, lambda root: torch.save([1], root / STATE)),
+    "a checkpoint without settings": (STATE, state(STATE, settings=None)),
+    "a checkpoint without weights": (STATE, state(STATE, weights=None)),
+    "a checkpoint of other weights": (STATE, state(STATE, weights={"fc.weight": torch.ones(1)})),
+    "a checkpoint of other optimizers": (STATE, state(STATE, optimizers=[])),
+    "a log of text": (LOG, content(LOG, "hello\n{}\n\n")),
+    "a log without steps": (LOG, content(LOG, '{"loss": 1}\n\n\n')),
+    "a log in a folder": (LOG, a_folder(LOG)),
+    "figures of junk": (EVALUATION, content(EVALUATION, "{")),
+    "figures of another program": (EVALUATION, content(EVALUATION, '{"speed": []}')),
+    "figures in a folder": (EVALUATION, a_folder(EVALUATION)),
+    "a cache of another program": (CACHE, content(CACHE, "[]")),
+    "a cache in a folder": (CACHE, a_folder(CACHE)),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_damaged_files_are_named_in_one_line(folders, copy, capsys, fault):
     name, damage = FAULTS[fault]
-    damage(copy / name)
+    damage(copy)
     code, said = train(folders, copy, capsys)
     assert code == 2 and len(said.splitlines()) == 1
     assert said.startswith("error: ") and Path(name).name in said
