@@ -18,37 +18,25 @@ RELAXED = ("lantern", "lantern_coupled", "gsd", "path_explore", "path_relax")
 
 def test_every_combination_is_allowed_or_refused_by_name() -> None:
     drafted = [method for method in METHODS if "proposal" in METHODS[method].defaults]
-    for method, proposal, verifier in itertools.product(drafted, PROPOSALS, VERIFIERS):
-        allowed = {
-            "exact": True,
-            "rejection": True,
-            "sampled": method in ("static", "jacobi") and proposal == "sampled",
-            "spectr": method == "static" and proposal == "sampled",
-            "block": method in ("static", "jacobi") and proposal == "sampled",
-            "traversal": method in ("static", "jacobi") and proposal == "sampled",
-            "gsd": method in ("static", "jacobi") and proposal == "sampled",
-            "path_explore": method == "static" and proposal == "sampled",
-            "path_relax": method == "static" and proposal == "sampled",
-            "lantern": proposal != "sampled",
-            "lantern_coupled": proposal != "sampled",
-        }[verifier]
+    pairs = [("ar", None), *itertools.product(drafted, PROPOSALS)]
+    for (method, proposal), verifier in itertools.product(pairs, VERIFIERS):
+        if verifier in ("spectr", "path_explore", "path_relax"):
+            allowed = method == "static" and proposal == "sampled"
+        elif verifier in ("sampled", "block", "traversal", "gsd"):
+            allowed = method in ("static", "jacobi") and proposal == "sampled"
+        elif verifier in ("lantern", "lantern_coupled"):
+            allowed = proposal not in (None, "sampled")
+        else:
+            allowed = method != "ar" or verifier == "exact"
         if allowed:
             assert MethodSettings(method, proposal, verifier=verifier).lossless == (
                 verifier not in RELAXED
             )
             continue
-        own = f"--method {method} and --proposal {proposal}"
-        message = rf"--verifier: expected exact.* with {own}, got '{verifier}'"
-        with pytest.raises(SettingsError, match=message + f". {verifier} needs --proposal "):
+        own = f"--method {method}" + (f" and --proposal {proposal}" if proposal else "")
+        message = f"--verifier: expected exact.* with {own}, got '{verifier}'. {verifier} needs --"
+        with pytest.raises(SettingsError, match=message):
             MethodSettings(method, proposal, verifier=verifier)
-
-
-@pytest.mark.parametrize("verifier", [name for name in VERIFIERS if name != "exact"])
-def test_plain_decoding_has_its_own_rule(verifier) -> None:
-    with pytest.raises(
-        SettingsError, match=f"expected exact with --method ar, got '{verifier}'. {verifier} needs"
-    ):
-        MethodSettings("ar", verifier=verifier)
 
 
 def test_which_rules_draw_the_images_of_plain_decoding() -> None:
@@ -63,40 +51,26 @@ def test_which_rules_draw_the_images_of_plain_decoding() -> None:
 
 
 def test_numbers_of_relaxed_acceptance() -> None:
-    assert MethodSettings(verifier="lantern").lantern == LanternSettings(
-        1000, 0.1, "exact", "shared"
-    )
+    usual = LanternSettings(1000, 0.1, "exact", "shared")
+    assert MethodSettings(verifier="lantern").lantern == usual
     assert LanternSettings(delta=2.0).budget is None
     assert MethodSettings().lantern is None
     assert MethodSettings(proposal="sampled").calibration == "none"
 
 
-def test_proposals():
+def test_the_settings_name_the_programs_proposals_rules_methods_and_models() -> None:
     assert set(PROPOSALS) == set(proposals.PROPOSALS)
-
-
-@pytest.mark.parametrize("name", VERIFIERS)
-def test_verifiers(name):
-    rule = VERIFIERS[name]
-    assert methods.VERIFIERS[name].lossless == rule.lossless
-    assert rule.numbers is None or not rule.lossless
-
-
-def test_methods():
-    assert methods.METHODS.keys() == {
-        name for name, traits in METHODS.items() if traits.speculative
-    }
-
-
-def test_targets():
-    assert registry.FAMILIES.keys() == TARGETS.keys()
+    speculative = {name for name, traits in METHODS.items() if traits.speculative}
+    assert methods.METHODS.keys() == speculative and registry.FAMILIES.keys() == TARGETS.keys()
+    for name, rule in VERIFIERS.items():
+        assert methods.VERIFIERS[name].lossless == rule.lossless
+        assert rule.numbers is None or not rule.lossless
+        assert set(rule.without) <= set(settings_fields(rule.numbers) if rule.numbers else ())
     for entry in TARGETS.values():
         assert {"model_path", "drafter_path", *entry.parts} <= entry.sources.keys()
         assert set(entry.parts) <= set(entry.flags)
 
 
-def test_numbers_of_rules_have_flags_of_their_own():
-    assert all(owner.prefix for owner in NUMBERS)
-    assert len({owner.prefix for owner in NUMBERS}) == len(NUMBERS)
-    for rule in VERIFIERS.values():
-        assert set(rule.without) <= set(settings_fields(rule.numbers) if rule.numbers else ())
+def test_numbers_of_rules_have_flags_of_their_own() -> None:
+    prefixes = [owner.prefix for owner in NUMBERS]
+    assert all(prefixes) and len(set(prefixes)) == len(prefixes)

@@ -62,10 +62,6 @@ def recipe(tmp_path):
     return write
 
 
-TEXTS = ["a, b", "a #1 cat", "'q' and \"q\"", "123", "None", "True", "{a: b}", "é 漢", "a\nb"]
-TEXTS += [" ", "", "-", "-5 degrees", "a=b"]
-
-
 @pytest.mark.parametrize("text", ["-x", "--seed", "--", "--help"])
 def test_text_with_dashes_needs_the_equals_sign(text):
     assert words_of(f"--prompt={text}") == {"prompt": text}
@@ -73,20 +69,12 @@ def test_text_with_dashes_needs_the_equals_sign(text):
         words_of("--prompt", text)
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ("--trace", "true"),
-        ("--trace --seed 1", "true"),
-        ("--trace false", "false"),
-        ("--trace=False", "False"),
-        ("--notrace", "false"),
-        ("--no-trace", "false"),
-        ("--no_trace", "false"),
-    ],
-)
-def test_switches(words, text):
-    assert words_of(*words.split())["trace"] == text
+def test_switches():
+    for words in ("--trace", "--trace --seed 1", "--trace true"):
+        assert words_of(*words.split())["trace"] == "true"
+    for words in ("--trace false", "--trace=false", "--notrace", "--no-trace", "--no_trace"):
+        assert words_of(*words.split())["trace"] == "false"
+    assert words_of("--trace=False")["trace"] == "False"
 
 
 def test_values_of_recipes_are_what_is_written(recipe, checkpoint):
@@ -179,13 +167,6 @@ def test_rows_of_the_paper(run, path):
     assert read_recipe(str(path), "generate_images").items() <= values.items()
 
 
-def test_rows_of_the_paper_are_the_published_ones(run):
-    eagle = run(f"--config={CONFIGS}/paper/eagle2.yaml").method
-    assert (eagle.depth, eagle.width) == (5, 10)
-    adt = run(f"--config={CONFIGS}/paper/adt.yaml").method.adt
-    assert adt.d_min <= 3 and adt.d_max > 5  # from the paper's mean depths 3.86 and 5.15
-
-
 @pytest.mark.parametrize("path", BUDGETS, ids=lambda path: path.stem)
 def test_recipes_for_a_budget_of_draft_tokens(run, path, checkpoint):
     method = run(f"--config={path}").method
@@ -197,11 +178,9 @@ def test_recipes_for_a_budget_of_draft_tokens(run, path, checkpoint):
     assert source_values(path, {})["method"] == method.method
 
 
-@pytest.mark.parametrize(
-    "path", sorted((CONFIGS / "training").glob("*.yaml")), ids=lambda p: p.stem
-)
-def test_training_recipes_name_their_model(path) -> None:
-    assert read_recipe(str(path), "train_drafter")["model"] == path.stem
+def test_training_recipes_name_their_model() -> None:
+    for path in (CONFIGS / "training").glob("*.yaml"):
+        assert read_recipe(str(path), "train_drafter")["model"] == path.stem
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -277,13 +256,8 @@ def test_a_checkpoint_without_a_drafter_is_decoded_by_jacobi(run, checkpoint, ca
 
 def test_a_benchmark_without_a_list(bench, recipe):
     settings = bench()
-    assert settings.methods == (
-        MethodSettings("ar"),
-        MethodSettings("eagle2", "topk"),
-        MethodSettings("eagle2"),
-        MethodSettings("adt", "topk"),
-        MethodSettings("adt"),
-    )
+    usual = ("ar", None), ("eagle2", "topk"), ("eagle2", "coupled"), ("adt", "topk"), ("adt", None)
+    assert settings.methods == tuple(MethodSettings(*pair) for pair in usual)
     assert (settings.repeats, settings.warmup, settings.output) == (3, 1, None)
     runs = [settings.run.with_method(method) for method in settings.methods]
     assert [run.drafter_path is None for run in runs] == [True, False, False, False, False]

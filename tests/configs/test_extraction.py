@@ -1,7 +1,5 @@
 """Flags of `extract_tokens`: where codes come from, what goes together, what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -47,9 +45,8 @@ def test_recipes_serve_both(tmp_path, read):
     recipe.write_text("cfg: 5\ntop_k: 7\ndtype: bf16\nmethod: eagle2\ndepth: 3\n")
     own = read("--output_dir=out", *OWN, f"--config={recipe}")
     assert (own.run.sampling.cfg, own.run.sampling.top_k, own.run.method.depth) == (5.0, 7, 3)
-    assert (
-        read("--output_dir=out", *OWN, f"--config={recipe}", "--method=ar").run.method.depth is None
-    )
+    plain = read("--output_dir=out", *OWN, f"--config={recipe}", "--method=ar")
+    assert plain.run.method.depth is None
     assert read("--output_dir=out", f"--config={recipe}", data=True).run.drafter_path is None
 
 
@@ -89,41 +86,27 @@ def test_parts_lie_next_to_the_folder_unless_the_flags_say_where(folder) -> None
     assert set(settings.identity()) >= {"text_encoder_path", "vq_path"}
     hub = RunSettings(prompt="a cat", model="llamagen2", model_path="jadohu/LlamaGen-T2I-2")
     assert hub.vq_path == str(ROOT / "ckpts/llamagen/vq_ds16_t2i.pt")
-    given = RunSettings(
-        prompt="a cat", model="llamagen", text_encoder_path="google/flan-t5-xl", vq_path="~/vq.pt"
-    )
-    assert given.text_encoder_path == "google/flan-t5-xl" and given.vq_path == str(
-        Path("~/vq.pt").expanduser()
-    )
+    paths = {"text_encoder_path": "google/flan-t5-xl", "vq_path": str(Path.home() / "vq.pt")}
+    given = RunSettings(prompt="a cat", model="llamagen", **paths | {"vq_path": "~/vq.pt"})
+    assert paths.items() <= vars(given).items()
 
 
-def test_a_codec_is_told_by_its_contents(folder) -> None:
-    """A folder of images belongs to one codec, wherever that lies."""
-    file = folder.parent / "vq_ds16_t2i.pt"
-    before = checkpoint_id(file)
-    assert checkpoint_id(file) == before
-    file.write_text("{ }")
-    assert checkpoint_id(file) != before
-
-
-def test_what_readers_get_with_a_checkpoint_is_no_part_of_it(folder) -> None:
-    before = checkpoint_id(folder)
+def test_checkpoints_and_codecs_are_told_by_their_contents(folder) -> None:
+    """Wherever they lie, and without what readers get with a checkpoint."""
+    codec = folder.parent / "vq_ds16_t2i.pt"
+    before = checkpoint_id(folder), checkpoint_id(codec)
     (folder / "README.md").write_text("A model.")
     (folder / "samples.png").write_bytes(b"a picture")
-    assert checkpoint_id(folder) == before
-    (folder / "config.json").write_text("{ }")
-    assert checkpoint_id(folder) != before
+    assert (checkpoint_id(folder), checkpoint_id(codec)) == before
+    for file in (folder / "config.json", codec):
+        file.write_text("{ }")
+    assert checkpoint_id(folder) != before[0] and checkpoint_id(codec) != before[1]
 
 
 @pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])
 def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
-    texts = {
-        "config": str(ROOT / f"configs/{stage}.yaml"),
-        "prompt": "a cat",
-        "model_path": str(folder),
-    }
-    texts["drafter_path"] = str(folder / "drafter")
-    settings = run_settings(texts)
+    paths = {"model_path": str(folder), "drafter_path": str(folder / "drafter")}
+    settings = run_settings(paths | {"config": f"{ROOT}/configs/{stage}.yaml", "prompt": "a cat"})
     assert (settings.model, settings.dtype) == (stage, "bf16")
     assert settings.sampling == SamplingSettings(temperature=1.0, top_k=1000, top_p=1.0, cfg=7.5)
 
@@ -142,10 +125,7 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
     [
         ("vq_ds16_t2i.pt", "--vq_path .*does not exist"),
         ("t5", "--text_encoder_path .*expected a folder such as .*t5/flan-t5-xl, or"),
-        (
-            "t5/flan-t5-xl/tokenizer.json",
-            "--text_encoder_path .*without tokenizer.json or spiece.model",
-        ),
+        ("t5/flan-t5-xl/tokenizer.json", "--text_encoder_path .*tokenizer.json or spiece.model"),
         ("t5/flan-t5-xl/model.safetensors", "--text_encoder_path .*without model.safetensors"),
         ("LlamaGen-T2I/model.safetensors", "--model_path .*without model.safetensors"),
         ("LlamaGen-T2I/drafter/pytorch_model.bin", "--drafter_path .*without"),

@@ -105,20 +105,14 @@ evaluate --output_dir a --ref_dir nowhere    : --ref_dir: expected a folder…go
 """
 COMBINATIONS = """
 draw --method=ar --tree=chain        : --tree: 'chain' works only with --method static, n
-draw --method=ar --proposal=topk     : --proposal: 'topk' works only with --method
 draw --method=ar --drafter_path=x    : --drafter_path: 'x' works only with a method that
 draw --method=eagle2 --adt_beta=0.5  : --adt_beta: 0.5 works only with --method adt, not
-draw --method=static --depth=3       : --depth: 3 works only with --method eagle2
-draw --method=static --nodes=3       : --nodes: 3 works only with
-draw --width=3                       : --width: 3 works only with
 draw --adt_d_min=7 --adt_d_max=6     : --adt_d_min: expected at most --adt_d_max, which is…got 7
 draw --adt_d_max=2 --adt_d_init=3    : --adt_d_init: expected 1 to 2…got 3
 draw --lantern_k=5                   : only with --verifier lantern or lantern_coupled, not with --
-draw --verifier=lantern --method=ar : --verifier: expected exact with --method ar, got 'lantern'
 draw --verifier=lantern --lantern_delta=2 --lantern_budget=shared : only with --lantern_delta up to
 draw --gsd_reach=5                   : only with --verifier gsd, not with --verifier exact
 draw --verifier=lantern_coupled --lantern_residual=reference : only with --verifier lantern, not wi
-draw --verifier=sampled --method=static : sampled needs --proposal sampled and --method static or ja
 draw --cfg=1 --cfg_mode=sequential   : --cfg_mode: expected parallel with --cfg 1…got 'sequential'
 draw --device_map=auto --device=cpu  : --device_map: 'auto' works only with --device auto
 draw --quantize=int8 --dtype=fp64    : --quantize: 'int8' works only with --dtype bf16 or fp32

@@ -5,12 +5,7 @@ import pytest
 from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError
 from configs.method_table import METHODS
-from configs.schema import (
-    AdtSettings,
-    MethodSettings,
-    RunSettings,
-    SamplingSettings,
-)
+from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
 
 
 def test_defaults_of_the_methods():
@@ -98,7 +93,5 @@ def test_a_folder_given_twice_is_one_run(tmp_path):
 def test_home_is_written_out(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     settings = RunSettings(prompt="a cat", output_dir="~/out", model_path="~/m")
-    assert (settings.output_dir, settings.drafter_path) == (
-        "/home/someone/out",
-        "/home/someone/m/drafter",
-    )
+    written = (settings.output_dir, settings.drafter_path)
+    assert written == ("/home/someone/out", "/home/someone/m/drafter")

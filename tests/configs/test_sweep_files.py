@@ -23,12 +23,8 @@ def bench(tmp_path):
         (tmp_path / "mine.yaml").write_text(text)
         if not (tmp_path / "model").exists():
             empty_checkpoint(tmp_path / "model")
-        defaults = {
-            "prompt": "a cat",
-            "model_path": str(tmp_path / "model"),
-            "sweep": str(tmp_path / "mine.yaml"),
-        }
-        return benchmark_settings(defaults | read_words("benchmark", words))
+        paths = {"model_path": str(tmp_path / "model"), "sweep": str(tmp_path / "mine.yaml")}
+        return benchmark_settings({"prompt": "a cat"} | paths | read_words("benchmark", words))
 
     return build
 
@@ -36,14 +32,10 @@ def bench(tmp_path):
 def test_cells_are_all_combinations_and_the_further_methods(bench) -> None:
     settings = bench(GOOD)
     varied = [f"adt:adt_beta={beta}:nodes={nodes}" for beta in ("0.1", "0.9") for nodes in (4, 8)]
-    assert settings.sweep.varied == tuple(varied) and settings.sweep.others == (
-        "eagle2",
-        "eagle2:nodes=8",
-    )
+    assert settings.sweep.varied == tuple(varied)
+    assert settings.sweep.others == ("eagle2", "eagle2:nodes=8")
     assert settings.sweep.axes == ("adt_beta", "nodes")
-    assert [(method.method, method.nodes) for method in settings.methods][3:] == [
-        ("adt", 8), ("eagle2", 58), ("eagle2", 8)
-    ]  # fmt: skip
+    assert [method.nodes for method in settings.methods] == [4, 8, 4, 8, 58, 8]
     assert [method.adt.beta for method in settings.methods[:4]] == [0.1, 0.1, 0.9, 0.9]
     assert settings.output == "outputs/sweeps/mine"
 
@@ -62,17 +54,14 @@ def test_several_bases_share_the_axes(bench) -> None:
 def test_a_part_of_the_cells(bench, cells, varied, others) -> None:
     first, end = map(int, cells.split("-"))
     sweep, whole = bench(GOOD, "--cells", cells).sweep, bench(GOOD).sweep
-    assert (len(sweep.varied), len(sweep.others)) == (
-        varied,
-        others,
-    ) and sweep.entries == whole.entries[first:end]
+    assert (len(sweep.varied), len(sweep.others)) == (varied, others)
+    assert sweep.entries == whole.entries[first:end]
 
 
 def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
     settings = bench(GOOD, "--proposal", "topk", "--adt_d_max", "2", "--output_dir", "here")
-    assert {method.proposal for method in settings.methods} == {
-        "topk"
-    } and settings.output == "here"
+    assert {method.proposal for method in settings.methods} == {"topk"}
+    assert settings.output == "here"
     assert [method.adt.d_max for method in settings.methods[:4]] == [2] * 4
 
 
@@ -96,17 +85,11 @@ def axes(text: str, base: str = "adt") -> str:
         (axes("nodes: [4]", "adt:nodes=3"), "in 'adt:nodes=3:nodes=4': .*once"),
         (axes("adt_k_min: [2, 9]"), "in 'adt:adt_k_min=9': --adt_k_min: expected at most.*got 9"),
         (axes("nodes: [4]", "atd"), "with the name ar, .*got 'atd:nodes=4'. Did you mean adt"),
-        (
-            axes("nodes: [4, 6]\nmethods: adt"),
-            "expected different methods, got adt:nodes=6 and adt",
-        ),
+        (axes("nodes: [4, 6]\nmethods: adt"), "different methods, got adt:nodes=6 and adt"),
         (axes("nodes: [4]\nmethods: ar"), "expected methods other than ar, .*got ar"),
         (axes("nodes: [4]\nmethods: [ar]"), "methods: expected name.*got .*"),
         (axes("nodes: [4]\nquality: true"), "got quality. That is gone: use --metrics"),
-        (
-            axes("nodes: [4]\nmethod: ar"),
-            "keys: expected axes, base or methods, got method",
-        ),
+        (axes("nodes: [4]\nmethod: ar"), "keys: expected axes, base or methods, got method"),
         ("base: adt\nbase: adt\n", "expected a YAML file, got key 'base' twice"),
         ("- adt\n", "expected `name: value` lines, got a list"),
     ],

@@ -1,11 +1,7 @@
-"""Every lossless rule with every proposal and kind of tree: the tokens that whole rounds emit, with
-the real noise of every image, against the target's distribution.
+"""Whole rounds of every lossless rule, proposal and tree against the target's distribution.
 
-`PYTHONPATH=.:tests python tests/decoding/exactness.py 200000 FILE` prints the table of so
-many images a cell and writes it as JSON.
+`PYTHONPATH=.:tests python tests/decoding/exactness.py IMAGES FILE` prints and writes the table.
 """
-
-from __future__ import annotations
 
 import gc
 import json
@@ -185,9 +181,7 @@ def subset(noise: PositionalNoise, images: Tensor) -> PositionalNoise:
 
 @contextmanager
 def fast() -> Iterator[None]:
-    """No search for cycles among millions of small objects, and nothing computed twice of the few
-    distributions that come up again and again.
-    """
+    """Without garbage collection; few distributions come up, so each is computed once."""
 
     @cache
     def ratio(p: bytes, q: bytes, count: int) -> float:
@@ -236,9 +230,7 @@ def outcome(cell: Cell, images: int) -> Outcome:
 
 
 def after_refusals(laws: Unfavourable, tokens: Tensor, refused: Tensor) -> tuple[Tensor, Tensor]:
-    """How often (prefixes, vocab) each token follows a prefix that ended with a refused draft, and
-    the target's distribution of it.
-    """
+    """Counts and the target's p (prefixes, vocab) of tokens after prefixes with a refusal last."""
     counts, p, first = [], [], 1
     for length in range(1, tokens.shape[1]):
         prefixes = VOCAB**length

@@ -1,8 +1,4 @@
-"""Many images at once through one round: small distributions by prefix, trees grown from them, and
-the noise of many seeds.
-"""
-
-from __future__ import annotations
+"""Many images at once through one round: distributions by prefix, trees, the noise of seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,16 +74,14 @@ def noise_of(
 
 @dataclass
 class Roots:
-    """Where the trees of a round begin: the rows of their prefixes, the images' positions, and how
-    many rounds came before.
-    """
+    """The rows of the trees' prefixes, the images' positions, how many rounds came before."""
 
     rows: Tensor
     decided: Tensor
     rounds: int = 0
 
     @staticmethod
-    def first(images: int) -> Roots:
+    def first(images: int) -> "Roots":
         zero = torch.zeros(images, dtype=torch.long)
         return Roots(zero, zero[:, None])
 
@@ -121,9 +115,7 @@ def round_at(roots: Roots, policy: TreePolicy, noise: PositionalNoise, verifier:
 
 
 def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:
-    """The first tokens (images, length): those of the verdict, then plain samples of the target's
-    distribution.
-    """
+    """The first tokens (images, length): a verdict's, then plain samples of the target's p."""
     generator = torch.Generator().manual_seed(seed)
     rows, tokens = torch.zeros_like(verdict.accepted), []
     for position in range(length):

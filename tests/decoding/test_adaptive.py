@@ -1,7 +1,5 @@
 """ADT-Tree's controller against equation 2 of arXiv 2512.21857, written out in plain Python."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

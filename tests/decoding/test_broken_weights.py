@@ -1,8 +1,4 @@
-"""Weights that hold NaN or infinities: one line names the flag and the folder, and the exit code is
-1.
-"""
-
-from __future__ import annotations
+"""Weights with NaN or infinities: one line names flag and folder, and the exit code is 1."""
 
 import shutil
 from itertools import product

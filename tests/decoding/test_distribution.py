@@ -1,10 +1,7 @@
-"""The joint distribution of the first tokens: engine against enumeration (chi-square), with
-controls that must fail.
+"""The first tokens' joint distribution: engine against enumeration, controls that must fail.
 
 Four codes, three tokens: 64 outcomes. The tests are deterministic: the seeds are fixed.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
@@ -37,9 +34,7 @@ SIZES = Sizes(spread=1.0)
 
 
 class SmallTarget:
-    """The smallest target: prompt tokens 0 and 1, then one row of three tokens out of four
-    codes.
-    """
+    """A prompt of tokens 0 and 1, then one row of three tokens out of four codes."""
 
     name, spec, grid, vocab = "small", SPEC, ImageGrid(1, TOKENS), ImageVocab(2, CODES)
     dtype, device = torch.float32, torch.device("cpu")

@@ -1,8 +1,4 @@
-"""The engine in fp64: whatever is drafted, accepted, batched or refilled, the tokens are those of
-plain decoding.
-"""
-
-from __future__ import annotations
+"""Whatever is drafted, accepted, batched or refilled, in fp64 tokens are plain decoding's."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -92,9 +88,7 @@ def scripted(
 def oracle(
     session: Session, baseline: dict[str, list[int]], right: bool = True
 ) -> Callable[[Path, int], Tensor]:
-    """A drafter's distribution that is sure of the baseline's next token; or, with right=False,
-    that it is another one.
-    """
+    """A drafter that is sure of the baseline's next token; right=False: of any other one."""
     prompts = {job.id: session.target.prompt(job.prompt, 1).ids[0].tolist() for job in JOBS}
     expected = {tuple(ids): baseline[name] for name, ids in prompts.items()}
 

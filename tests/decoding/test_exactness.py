@@ -1,8 +1,4 @@
-"""Every lossless rule, with every proposal and kind of tree that the settings allow; `-s` prints
-the table.
-"""
-
-from __future__ import annotations
+"""Every lossless rule, proposal and kind of tree that the settings allow; `-s`: the table."""
 
 import json
 from collections.abc import Iterable

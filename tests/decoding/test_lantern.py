@@ -1,8 +1,4 @@
-"""Relaxed acceptance: what one candidate does to the distribution, the bound with several, delta =
-0, temperature 0.
-"""
-
-from __future__ import annotations
+"""Relaxed acceptance: the distribution with one candidate and with several; delta 0; T = 0."""
 
 from dataclasses import replace
 
@@ -49,16 +45,12 @@ def first_tokens(verifier: Verifier, children: int, proposal: str = "topk") -> T
 
 
 def distance(counts: Tensor) -> float:
-    """Total variation from the target's distribution; sampling alone makes about 0.01 of it,
-    0.023 with few images.
-    """
+    """Total variation from the target's p; sampling alone: 0.01, with few images 0.023."""
     return float((counts / counts.sum() - DISTRIBUTIONS.log_p[0].exp()).abs().sum() / 2)
 
 
 def claimed(delta: float, k: int) -> tuple[int, Tensor]:
-    """The drafter's first candidate, and the codes whose probability it takes over: plain
-    Python.
-    """
+    """The drafter's first candidate and the codes that it claims, in plain Python."""
     p, x = DISTRIBUTIONS.log_p[0].exp().tolist(), int(DISTRIBUTIONS.log_q[0].argmax())
     bound, mass, codes = delta if delta <= 1 else (delta - 1) * p[x], 0.0, []
     for code in nearest()[x, :k].tolist():
@@ -78,9 +70,7 @@ def claimed(delta: float, k: int) -> tuple[int, Tensor]:
 )  # fmt: skip
 @pytest.mark.parametrize("name", BOTH)
 def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> None:
-    """For lambda = delta > 1 as for delta <= 1; the codes that are not claimed keep their
-    probability.
-    """
+    """For lambda = delta > 1 as for delta <= 1; codes that are not claimed keep their p."""
     x, codes = claimed(delta, k)
     distribution = DISTRIBUTIONS.log_p[0].exp()
     expected = distribution.clone()
@@ -95,9 +85,7 @@ def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> 
 @pytest.mark.parametrize("proposal", ["topk", "coupled"])
 @pytest.mark.parametrize("name", BOTH)
 def test_siblings_share_the_bound(name, proposal, children) -> None:
-    """Randomised with both proposals; of the coupled rule with coupled children the same was
-    measured.
-    """
+    """Randomised with both proposals; coupled with coupled drafts it was measured."""
     verifier = BOTH[name](LanternSettings(k=23, delta=DELTA), nearest())
     counts = first_tokens(verifier, children, proposal)
     assert distance(counts) <= DELTA + ABOVE
@@ -114,9 +102,7 @@ def test_a_bound_for_each_candidate_adds_up(name) -> None:
 @pytest.mark.parametrize("budget", ["shared", "per_candidate"])
 @pytest.mark.parametrize(("relaxed", "lossless"), [(Lantern, Rejection), (LanternCoupled, Exact)])
 def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> None:
-    """Token for token, with cut distributions too, where a neighbour may have no probability at
-    all.
-    """
+    """Token for token; in cut distributions a neighbour may have no probability at all."""
     distributions, noise = Distributions(4, 2, cut=True), noise_of(range(2000), 3, 4)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
     tree = DynamicTree(TreeShape(2, 3, 5))

@@ -1,8 +1,4 @@
-"""What a round keeps does not grow with the image: tables of noise and of stale predictions are
-windows, and the tokens are those of whole tables.
-"""
-
-from __future__ import annotations
+"""Noise and stale predictions are kept in windows; the tokens are those of whole tables."""
 
 from dataclasses import replace
 

@@ -1,8 +1,4 @@
-"""Positional noise: a pure function of seed, role, position and token, with the right distribution,
-independent across them.
-"""
-
-from __future__ import annotations
+"""Noise is a function of seed, role, position and token, distributed right and independent."""
 
 import math
 

@@ -1,7 +1,5 @@
 """Proposals: candidates and their hit probabilities, which calibration changes and no token."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -45,9 +43,7 @@ def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
 
 
 def test_coupled_hits_as_often_as_the_theory_says() -> None:
-    """At least (1 - TV) / (1 + TV) on average for one candidate, and more often than ranking by q
-    alone.
-    """
+    """At least (1 - TV) / (1 + TV) with one candidate, and more often than by rank of q."""
     log_p, log_q = distributions(4000, 10, 2), distributions(4000, 10, 2)
     log_q = (log_q + 0.5 * distributions(4000, 10, 3)).log_softmax(-1)
     choices = choose(log_p, noise(4000, 10))

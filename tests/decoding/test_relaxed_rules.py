@@ -1,8 +1,4 @@
-"""GSD, PathExplore and PathRelax: the joint distribution of the first tokens against what their
-formulas promise, with controls that must fail; their lossless limits.
-"""
-
-from __future__ import annotations
+"""GSD, PathExplore, PathRelax against their formulas, with controls; their lossless limits."""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ that they read and write, and knows no Python and no number of the host. Replaye
 the rest of the image, and other images, as the engine does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -43,10 +43,7 @@ class Launches(TorchDispatchMode):
 
 
 def rounds(session: Session, method: MethodSettings) -> list[Counter[str]]:
-    """The operations of every round of an image, its prompt left out.
-
-    They are those of a second image: the first one makes constants that the process keeps.
-    """
+    """The operations of every round of a second image: the first makes constants."""
     engine = session.open_engine(method)
     list(engine.generate([Job("0", "a cat", 3)]))
     steps = engine.generate([Job("0", "a cat", 3)])

@@ -1,8 +1,4 @@
-"""Every acceptance rule in the engine, fp64: streams by image and position, batches, T = 0; and
-published formulas. Distributions are in `test_exactness`, images in `test_distribution`.
-"""
-
-from __future__ import annotations
+"""Every acceptance rule in the engine, fp64: batches, T = 0; published formulas."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """The sampling distribution against numpy, and `ar` against a loop over transformers' model."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -24,9 +22,7 @@ CASES = [
 
 
 def direct(logits: np.ndarray, distribution: SamplingDistribution) -> np.ndarray:
-    """The distribution of one position from its rows (guidance, vocab), by the definition in the
-    documentation.
-    """
+    """The distribution of one position, rows (guidance, vocab), as it is documented."""
     scores = logits[0]
     if distribution.cfg != 1:
         scores = logits[1] + distribution.cfg * (logits[0] - logits[1])
@@ -102,9 +98,7 @@ def test_same_tokens_as_our_baseline(temperature, cfg, session, theirs) -> None:
 
 
 def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
-    """Guidance, temperature, top-k and the Gumbel-max choice by hand, one unpadded row after the
-    other.
-    """
+    """Guidance, temperature, top-k and Gumbel-max by hand, one unpadded row at a time."""
     temperature, top_k, cfg, job = 0.8, 7, 2.5, JOBS[0]
     sampling = SamplingSettings(temperature=temperature, top_k=top_k, cfg=cfg)
     engine = session.open_engine(MethodSettings("ar"), sampling)

@@ -1,7 +1,5 @@
 """Images of one prompt share what the target read of it; caches of several images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
@@ -33,9 +31,7 @@ def alone(session: Session) -> dict[str, list[int]]:
 
 @pytest.fixture
 def reads(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the calls that read a prompt: tokens or text encoder, target, and the caches'
-    rows that begin anew.
-    """
+    """The calls that read a prompt: tokens, target, rows of caches that begin again."""
     called: list[str] = []
     target = type(session.target)
     for owner, name in ((target, "prompt"), (target, "read"), (KVCache, "prefill")):

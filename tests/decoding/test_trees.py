@@ -1,8 +1,4 @@
-"""Draft trees by brute force; dynamic ones against EAGLE-2 (arXiv 2406.16858) in plain Python,
-static ones against rank paths followed by hand.
-"""
-
-from __future__ import annotations
+"""Trees by brute force; dynamic ones against EAGLE-2 (arXiv 2406.16858), static ones by hand."""
 
 import math
 from collections import Counter
@@ -41,9 +37,7 @@ def noise_at(image: int, position: int, proposal: str) -> torch.Tensor:
 
 
 def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
-    """Grow level by level from the best `width` nodes of the last level; keep the best `nodes` of
-    the whole pool.
-    """
+    """Grow the `width` best nodes of each level; keep the `nodes` best of the whole pool."""
     pool: dict[Path, float] = {}
     selected: dict[Path, float] = {(): 0.0}
     for level in range(shape.depth):
@@ -92,9 +86,7 @@ def test_trees_are_those_of_eagle2(shapes, proposal) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3, 8, 15])
 def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
-    """A child that is certain has its parent's score; published code keeps such children without
-    their parents.
-    """
+    """A certain child has its parent's score; published code keeps it without the parent."""
     generator = torch.Generator().manual_seed(nodes)
     tree = random_tree(generator, 20, 15, vocab=4)
     scores = torch.zeros_like(tree.scores)
@@ -114,9 +106,7 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
 
 
 def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
-    """Under top-k sampling the drafter's distribution may have fewer tokens than a node may have
-    children.
-    """
+    """Under top-k sampling q may have fewer tokens than a node may have children."""
 
     def narrow(image: int, path: Path) -> torch.Tensor:
         distribution = random_distribution(image, path)
@@ -205,9 +195,7 @@ def chain(generator: torch.Generator, images: int, reach: int = WINDOW) -> Chain
 
 
 def grafted_paths(tree: DraftTree, image: int, ahead: Chain) -> dict[Path, float]:
-    """The chances of all paths: those of the tree, better where they are foreseen, and their
-    continuations.
-    """
+    """The chance of every path: the tree's, better where it is foreseen, and beyond."""
     tokens, hits = ahead.tokens[image].tolist(), ahead.log_hits[image].exp().tolist()
     chances: dict[Path, float] = {(): 1.0}
     paths = {n: path_to(tree, image, n) for n in tree.present[image].nonzero().flatten().tolist()}

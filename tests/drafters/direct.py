@@ -1,11 +1,7 @@
-"""What a drafter is to compute, by definition: the EAGLE head over whole unpadded sequences,
-without cache or mask.
+"""What a drafter is to compute: the EAGLE head over whole sequences, without cache or mask.
 
-Slot i reads the target's feature i and the embedding of token i + 1, stands at position i, and
-predicts feature i + 1.
+Slot i reads the target's feature i and the embedding of token i + 1, and predicts feature i + 1.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -40,9 +36,7 @@ def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
 
 
 class Image:
-    """An image that is decided step by step, with the answers of uncached passes over its unpadded
-    rows.
-    """
+    """An image decided step by step; uncached passes over its unpadded rows answer."""
 
     def __init__(
         self, session: Session, distribution: SamplingDistribution, text: str, codes: list[int]
@@ -67,9 +61,7 @@ class Image:
 
     @torch.inference_mode()
     def features(self, count: int) -> list[Tensor]:
-        """The target's features of each row's prompt and its first `count` codes, (n, hidden),
-        with the hidden states that the head reads.
-        """
+        """Features (n, hidden) of each row's prompt and first `count` codes, and states read."""
         features, codes = [], self.sequence(self.codes[:count].tolist())
         for row in self.rows:
             ids = torch.tensor([row + codes])
@@ -78,9 +70,7 @@ class Image:
         return features
 
     def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Features (guidance, n, hidden) from the code before number start on, and what follows
-        them, up to the code before number stop (n,).
-        """
+        """Features (guidance, n, hidden) from code start - 1 to stop - 2, and what follows (n,)."""
         first, known = (len(self.sequence(self.codes[: end - 1].tolist())) for end in (start, stop))
         after = self.sequence(self.codes[:stop].tolist())[first + 1 : known + 1]
         codes = torch.tensor(after) - self.target.vocab.first_id

@@ -1,7 +1,5 @@
 """Rounds of drafters that remember what the target predicted, without an engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 

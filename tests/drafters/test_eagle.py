@@ -1,7 +1,5 @@
 """The EAGLE drafter with cache, batches and trees against the head run over whole sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -50,9 +48,7 @@ def test_root_distribution_round_after_round(distribution, session) -> None:
 
 
 def check_levels(session: Session, rounds: Rounds, levels: Sequence[int]) -> None:
-    """Grow a tree of random nodes with so many children: the distributions after two nodes of every
-    level, and after the root, are those after each path as a chain.
-    """
+    """Grow a random tree: after root and nodes q is that after each path as a chain."""
     generator = torch.Generator().manual_seed(1)
     tree, picked = rounds.root(), torch.zeros(2, 1, dtype=torch.long)
     paths: list[list[Path]] = [[()], [()]]
@@ -86,9 +82,7 @@ def test_tree_levels_equal_every_path_as_a_chain(counts, session) -> None:
 
 @pytest.mark.parametrize("counts", [[2, 2], [5, 1]], ids=["equal lengths", "ragged"])
 def test_the_drafter_reads_row_ends(counts, lumina_folder) -> None:
-    """Distributions after roots and nodes that end a row, in the images of a batch that end one and
-    those that do not.
-    """
+    """Also in a batch in which only one image ends a row."""
     session = open_lumina(lumina_folder, "64")
     rounds = Rounds(session, PLAIN, two_images(session, codes=14))
     for _ in range(2):

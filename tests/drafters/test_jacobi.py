@@ -1,8 +1,4 @@
-"""What the training-free drafter remembers: the distributions along the branch that shares most of
-the accepted path.
-"""
-
-from __future__ import annotations
+"""The training-free drafter remembers the branch that shares most of the accepted path."""
 
 import pytest
 import torch
@@ -58,9 +54,7 @@ def test_positions_that_no_pass_has_reached(guess, expected) -> None:
 
 
 def test_a_later_round_renews_and_never_forgets() -> None:
-    """After a rejected first draft the branch is as long as the tree; a shorter tree leaves the far
-    distributions.
-    """
+    """After a rejected draft the branch is the tree's; a shorter one leaves far positions."""
     rounds = drafter()
     rounds.observe(tree_of([0] * 5, [0, 0, 1, 2, 3]), distributions(5), verdict_of([[0]], 5))
     assert (rounds.decided, rounds.names()[:4]) == ([2], [1, 2, 3, 4])

@@ -1,7 +1,5 @@
 """What is recalled by similarity: the mean over the nodes of the last tree, by definition."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -49,9 +47,7 @@ def predictions(nodes: int, seed: int) -> Tensor:
 
 
 def expected(tokens: Path, others: dict[Path, Tensor]) -> Tensor:
-    """Softmax-weighted mean of predictions (vocab,) by the last tokens that they were made after;
-    paths end with the newest token.
-    """
+    """Softmax-weighted mean of predictions (vocab,); paths end with the newest token."""
     merits = []
     for path in others:
         merit = 0.0

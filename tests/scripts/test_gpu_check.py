@@ -1,14 +1,14 @@
 """The GPU check, small, on the CPU: every part has its figures, and the same command continues."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 from browser import only_in_all
+from ran import ran
 
 from configs.fields import SettingsError
 from configs.schema import ROOT
@@ -19,16 +19,9 @@ from scripts.gpu.record import Record
 CPU = torch.device("cpu")
 
 
-def check(folder: Path, checkpoint: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    variables = {"PY": sys.executable, "OMP_NUM_THREADS": "1", "OUT": str(folder)}
-    return subprocess.run(
-        ["bash", "scripts/gpu/check.sh", *words],
-        cwd=ROOT,
-        env=os.environ | variables | {"MODEL": str(checkpoint)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def check(folder: Path, checkpoint: Path, *words: str) -> CompletedProcess[str]:
+    variables = {"PY": sys.executable, "OUT": str(folder), "MODEL": str(checkpoint)}
+    return ran(["bash", "scripts/gpu/check.sh", *words], OMP_NUM_THREADS="1", **variables)
 
 
 def measured(path: Path) -> dict[str, dict]:
@@ -72,9 +65,7 @@ def test_all_tables_are_on_the_page_that_is_sent_back(folder: Path) -> None:
     assert "| fp64, --compile auto, jacobi |" in page and "| jacobi, batch 1," in page
     assert "Predicted, not measured: tiny" in page
     assert page.count("| ar (plain decoding) |") == 1 and '{"rows"' not in page
-    names = subprocess.run(
-        ["tar", "-tzf", f"{folder}.tar.gz"], capture_output=True, text=True, check=True
-    ).stdout.split()
+    names = ran(["tar", "-tzf", f"{folder}.tar.gz"]).stdout.split()
     assert "./tokens.jsonl" in names and "./methods_batch2/benchmark.json" in names
     assert not any("random_anole" in name for name in names), "15 GB"
 

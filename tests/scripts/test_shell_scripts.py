@@ -1,14 +1,12 @@
 """The shell scripts: they parse, and all of them choose the interpreter in the same way."""
 
-from __future__ import annotations
-
-import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from browser import only_in_all
+from ran import ran
 from said import without_progress
 
 from configs.command_line import listed_method, read_words
@@ -22,21 +20,18 @@ SCRIPTS = sorted((ROOT / "scripts").rglob("*.sh"))
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_parses_and_takes_the_environment_of_the_checkout(script: Path) -> None:
-    subprocess.run(["bash", "-n", script], check=True)
+    assert ran(["bash", "-n", script]).returncode == 0
     lines = script.read_text(encoding="utf-8").splitlines()
     if any('"$PY"' in line for line in lines):
         root = next(i for i, line in enumerate(lines) if line.startswith('cd "$(dirname "$0")'))
         assert lines[root + 1] == INTERPRETER, f"{script}: after cd to the root of the checkout"
 
 
-def test_the_interpreter_is_the_checkouts_own_unless_named(tmp_path: Path) -> None:
+def test_the_interpreter_is_the_checkouts_own_unless_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("PY", raising=False)
+
     def chosen(**given: str) -> str:
-        environment = {name: value for name, value in os.environ.items() if name != "PY"} | given
-        command = ["bash", "-c", f'{INTERPRETER}; echo "$PY"']
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return ran(["bash", "-c", f'{INTERPRETER}; echo "$PY"'], tmp_path, **given).stdout.strip()
 
     assert chosen() == "python"
     own = tmp_path / ".venv" / "bin" / "python"
@@ -62,13 +57,8 @@ def test_its_methods_are_exact_and_its_trials_take_at_most_twenty_seconds() -> N
 
 @only_in_all
 def test_it_draws_and_says_what_to_do_next(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", SCRIPT],
-        env=os.environ | {"PY": sys.executable, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran(["bash", SCRIPT], PY=sys.executable, OUT=str(tmp_path), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "report" / "report.html").is_file() and (tmp_path / "tuned.yaml").is_file()
     lines = done.stdout.splitlines()
     assert lines[-1].startswith(f"Next: open {tmp_path}/report/report.html")
@@ -80,20 +70,15 @@ def test_it_draws_and_says_what_to_do_next(tmp_path: Path) -> None:
 CELLS = 2 * 2 * 3 * 2  # types, guidance scales, filters, batches
 
 
-def check(folder: Path, *arguments: str, fails: str = "") -> subprocess.CompletedProcess[str]:
+def check(folder: Path, *arguments: str, fails: str = "") -> CompletedProcess[str]:
     """Run the script with a stand-in for Python that fails where its words contain a text."""
     python = folder / "python"
     python.write_text(
         f'#!/usr/bin/env bash\necho "$*" >> {folder}/commands\n[[ "$*" != *{fails or "never"}* ]]\n'
     )
     python.chmod(0o755)
-    return subprocess.run(
-        ["bash", ROOT / "scripts/exactness.sh", *arguments],
-        env=os.environ | {"PY": str(python), "OUT": str(folder / "out")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["bash", ROOT / "scripts/exactness.sh", *arguments]
+    return ran(words, PY=str(python), OUT=str(folder / "out"))
 
 
 def test_wrong_images_in_one_cell_fail_the_check_and_only_it_runs_again(tmp_path) -> None:
@@ -119,13 +104,7 @@ def test_its_methods_are_lossless_ones_and_thin_takes_two_prompts(tmp_path) -> N
 @pytest.mark.parametrize("name", ["exactness.sh", "gpu/check.sh", "paper/run.sh"])
 def test_a_script_says_how_it_is_called(name: str, tmp_path: Path) -> None:
     unknown, asked = (
-        subprocess.run(
-            ["bash", ROOT / "scripts" / name, word],
-            env=os.environ | {"PY": "never", "OUT": str(tmp_path / "out")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ran(["bash", ROOT / "scripts" / name, word], PY="never", OUT=str(tmp_path / "out"))
         for word in ("--thick", "--help")
     )
     assert (unknown.returncode, asked.returncode) == (2, 0)

@@ -1,7 +1,5 @@
 """Parts of the tokenizer's training and of the encoding step, on small arrays."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,22 +1,24 @@
 """Several processes at one run: what they write together equals what one writes alone."""
 
 import json
-import os
-import subprocess
+import shutil
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
-import numpy as np
 import pytest
 from browser import only_in_all
 from fake_session import FakeEngine, content, fake_opener, fake_run, nine_names
+from ran import ran
 from together import Together
 
+import main
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings
 from eval.report.run import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
+from support.durable import lock
 from support.json_files import read_lines
 from support.processes import Processes, launched
 
@@ -58,30 +60,24 @@ def test_continued_by_another_number(settings, tmp_path, before, after):
     assert any(isinstance(fault, KeyboardInterrupt) for fault in faults)
     if before > 1:
         assert list((tmp_path / "many").glob("records.*.jsonl"))
-        assert (
-            len(read_run(str(tmp_path / "many"), "many").images) >= 1
-        )  # evaluate reads the parts too
+        assert read_run(str(tmp_path / "many"), "many").images.paths  # evaluate reads parts
     assert make(settings("many"), after) == [None] * after
     assert content(tmp_path / "many") == content(tmp_path / "one")
 
 
 def test_parts_that_were_joined_but_not_removed_count_once(settings, tmp_path):
     make(settings("one"), 1)
+    out = tmp_path / "one"
     for name in ("records", "trace"):
-        (tmp_path / "one" / f"{name}.1.jsonl").write_bytes(
-            (tmp_path / "one" / f"{name}.jsonl").read_bytes()
-        )
-    before = content(tmp_path / "one")
-    (tmp_path / "one/img/00003_0.png").unlink()
+        shutil.copy(out / f"{name}.jsonl", out / f"{name}.1.jsonl")
+    before = content(out)
+    (out / "img/00003_0.png").unlink()
     make(settings("one"), 2)
-    records, trace, images = content(tmp_path / "one")
-    assert (records, trace, images) == before and not list((tmp_path / "one").glob("*.*.jsonl"))
+    assert content(out) == before and not list(out.glob("*.*.jsonl"))
 
 
 def test_a_process_that_was_left_over_is_noticed(settings, tmp_path):
     make(settings("one"), 2)
-    from support.durable import lock
-
     with lock(tmp_path / "one/.lock.1"), pytest.raises(SettingsError, match="another process"):
         RunFolder(settings("one")).__enter__()
 
@@ -93,6 +89,9 @@ def test_no_launcher_means_alone(monkeypatch):
     assert launched().share([1, 2]) == [1, 2]
 
 
+FULL = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here"}
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
@@ -102,11 +101,8 @@ def test_no_launcher_means_alone(monkeypatch):
         ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: .*got '-1'"),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: .*got 2"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR: .*got nothing"),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here"}, "MASTER_PORT: .*got nothing"),
-        (
-            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "x"},
-            "MASTER_PORT",
-        ),
+        (FULL, "MASTER_PORT: .*got nothing"),
+        (FULL | {"MASTER_PORT": "x"}, "MASTER_PORT"),
     ],
 )
 def test_an_environment_that_no_launcher_sets_is_one_line(monkeypatch, variables, message):
@@ -147,46 +143,28 @@ def test_a_process_that_ends_leaves_its_group(tmp_path) -> None:
     assert done.stdout.splitlines() == ["threads left 0"] * 2
 
 
-def torchrun(*words: str, program: str | Path = "main.py") -> subprocess.CompletedProcess:
+def torchrun(*words: str, program: str | Path = "main.py") -> CompletedProcess[str]:
     """A program in two processes."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *launch, program, *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    return ran([*launch, program, *words], OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
 
 
 @only_in_all
 def test_torchrun_with_a_real_model(checkpoint, tmp_path):
     """Two processes, gloo, the small checkpoint: the images that one process makes."""
     (tmp_path / "p.txt").write_text("a cat\na dog\na bus\n")
-    flags = [
-        f"--model_path={checkpoint}",
-        f"--prompt={tmp_path / 'p.txt'}",
-        "--device=cpu",
-        "--method=ar",
-    ]
+    flags = [f"--model_path={checkpoint}", f"--prompt={tmp_path / 'p.txt'}"]
+    flags += ["--device=cpu", "--method=ar"]
     done = torchrun("generate_images", *flags, f"--output_dir={tmp_path / 'two'}")
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("3 images in") == 1
-    import main
-
     assert main.main(["generate_images", *flags, f"--output_dir={tmp_path / 'one'}"]) == 0
     one, two = (read_lines(tmp_path / name / "records.jsonl") for name in ("one", "two"))
-    assert {line["id"]: line["tokens_sha256"] for line in two} == {
-        line["id"]: line["tokens_sha256"] for line in one
-    }
-    images = [
-        {
-            path.name: np.fromfile(path, np.uint8).tolist()
-            for path in (tmp_path / n / "img").iterdir()
-        }
-        for n in ("one", "two")
-    ]
+    tokens = [{line["id"]: line["tokens_sha256"] for line in lines} for lines in (one, two)]
+    assert tokens[0] == tokens[1]
+    images = [files(tmp_path / name / "img") for name in ("one", "two")]
     assert images[0] == images[1]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -16,11 +16,8 @@ def test_tables_in_every_format():
         "| x\\|y | 1, 2 |",
         "| ~ | & |",
     ]
-    assert list(csv.reader(io.StringIO(table.csv()))) == [
-        ["a_b", "50 %"],
-        ["x|y", "1, 2"],
-        ["~", "&"],
-    ]
+    rows = [["a_b", "50 %"], ["x|y", "1, 2"], ["~", "&"]]
+    assert list(csv.reader(io.StringIO(table.csv()))) == rows
     assert r"a\_b & 50 \% \\" in table.latex() and r"\textasciitilde{} & \& \\" in table.latex()
 
 
@@ -29,34 +26,25 @@ def test_latex_has_a_cell_per_column_and_no_letter_that_it_would_take_as_its_own
     table = Table(nasty, (nasty, nasty[::-1]))
     begin, *lines = table.latex().split("\n")
     layout = begin.removeprefix(r"\begin{tabular}{").removesuffix("}")
-    assert lines[-2:] == [r"\end{tabular}", ""] and len(re.findall(r"l|r|p\{4cm\}", layout)) == len(
-        nasty
-    )
+    assert lines[-2:] == [r"\end{tabular}", ""]
+    assert len(re.findall(r"l|r|p\{4cm\}", layout)) == len(nasty)
     rows = [line for line in lines if line.endswith(r" \\")]
-    assert [line for line in lines[:-2] if line not in rows] == [
-        r"\toprule",
-        r"\midrule",
-        r"\bottomrule",
-    ]
-    known = re.compile(
-        r"\\(textbackslash|textasciitilde|textless|textgreater|textbar|\^)\{\}|\\[&%$#_{}]"
-    )
+    rules = [line for line in lines[:-2] if line not in rows]
+    assert rules == [r"\toprule", r"\midrule", r"\bottomrule"]
+    words = "textbackslash|textasciitilde|textless|textgreater|textbar"
+    known = re.compile(rf"\\({words}|\^)\{{\}}|\\[&%$#_{{}}]")
     for row in rows:
         text = known.sub("", row.removesuffix(r" \\").removeprefix("{}"))
         text = re.sub(r"\$\\(up|down)arrow\$", "", text)
-        assert (
-            text.count("&") == len(nasty) - 1
-            and text.isascii()
-            and not set(text) & set("\\%$#_{}~^<>|")
-        )
+        assert text.count("&") == len(nasty) - 1 and text.isascii()
+        assert not set(text) & set("\\%$#_{}~^<>|")
         assert not row.startswith(("[", "*"))
 
 
 def test_columns_of_figures_are_told_from_words() -> None:
     rows = (("ar", "1.00", "-", "12/12", "-"), ("adt", "+0.5 (!)", "3", "-", "95 %, over images"))
-    assert Table(("run", "speed-up", "tau", "same", "interval"), rows).figure_columns == (
-        False, True, True, True, False
-    )  # fmt: skip
+    table = Table(("run", "speed-up", "tau", "same", "interval"), rows)
+    assert table.figure_columns == (False, True, True, True, False)
 
 
 def test_lists_are_cut_and_counted():
@@ -71,6 +59,4 @@ def test_what_only_one_method_has_follows_from_it():
     assert differences(there, now) == [*told, "--model_path: other files there"]
     assert differences({"--beta": 0.5}, {}) == ["--beta: 0.5 there, none now"]
     (long,) = differences({"--prompt": "a " * 99}, {"--prompt": "/home" * 20 + "/b.txt"})
-    assert re.fullmatch(
-        r"--prompt: '(a ){9}a\.\.\.( a){19} ' there, /home.*\.\.\..*/b.txt now", long
-    )
+    assert re.fullmatch(r"--prompt: '(a ){9}a\.{3}( a){19} ' there, /home.*\.{3}.*/b.txt now", long)

@@ -1,8 +1,4 @@
-"""Rows, losses and figures of training: slots and distributions are those of decoding; what a
-perfect drafter would score.
-"""
-
-from __future__ import annotations
+"""Training's slots and distributions are those of decoding; what a perfect drafter scores."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -65,9 +61,7 @@ def test_the_features_are_those_of_unpadded_rows(session) -> None:
 @pytest.mark.parametrize("layers", [(), (1,)], ids=["features", "hidden states too"])
 @torch.inference_mode()
 def test_training_scores_what_the_drafter_computes(layers, opened) -> None:
-    """Distributions of levels 1 to 3 against those of a tree of one branch after every decided
-    token.
-    """
+    """Levels 1 to 3 against those of a tree of one branch after every decided token."""
     opened = session_reading(opened, layers)
     codes, rows = codes_for(opened), rows_of(opened)
     distributions = draft_distributions(opened.target, opened.drafter.network, rows, PLAIN, 3)
@@ -207,9 +201,7 @@ def agreement(session: Session, head: object, rows: Rows) -> dict:
 
 
 def test_a_perfect_drafter(session) -> None:
-    """No distance to the target, its first coupled candidate always hits, and no drafter has a
-    smaller loss.
-    """
+    """Its first coupled candidate always hits, and no drafter has a smaller loss."""
     rows, random = rows_of(session), session.drafter.network
     perfect, loss = Perfect(session, rows), loss_of(session)
     figures = agreement(session, perfect, rows)

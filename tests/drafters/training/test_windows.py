@@ -36,9 +36,7 @@ def head_of(session, seed: int = 0) -> BlockHead:
 
 @pytest.fixture
 def kept(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What the drafter predicted per round: hidden states (images, guidance, steps x candidates,
-    hidden) and log q (images, steps, candidates, vocab).
-    """
+    """Hidden states (images, guidance, steps x candidates, hidden) and log q of every round."""
     found, mixed = [], RecordingDrafter._mixed
 
     def reading(drafter: RecordingDrafter, predicted, window, round) -> Drafted:

@@ -1,7 +1,4 @@
-"""Networks of the metrics' libraries, given by a user's flags.
-
-Their weights are random, in the layout of the public files.
-"""
+"""The metrics' networks as a user's flags give them, with random weights in public layouts."""
 
 import json
 from pathlib import Path

@@ -73,10 +73,7 @@ def test_files_of_an_evaluation(folders, tmp_path, capsys):
 
 
 def check_page(text: str) -> None:
-    """Look for the pictures of two prompts, and for anything that would be loaded.
-
-    There are both runs' images, the relaxed run's differences, one map and two plots.
-    """
+    """Both runs' images of two prompts, differences, a map, two plots; nothing is loaded."""
     tags = Page(text).tags
     sources = [value for _, tag in tags for name, value in tag.items() if name in ("src", "href")]
     assert all(source.startswith("data:image/") for source in sources)
