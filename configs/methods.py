@@ -18,6 +18,7 @@ from configs.fields import (
 from configs.gone import GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
+FACTOR_BOUNDS = 0.01, 100.0  # of a calibration
 OF_YOUR_OWN = "If it is one of your own, import its module first; commands do with --plugin MODULE."
 
 
@@ -40,8 +41,8 @@ class MethodSettings(Settings):
     )
     calibration: str | None = setting(
         None,
-        "correct the path scores of grown trees by the drafter's calibration.json, or not",
-        choices=("drafter", "none"),
+        "correct the path scores of grown trees: drafter, by its calibration.json; none; or by "
+        "factors of the levels, as 1.2/1.1, which tune fits",
         shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting(
@@ -95,6 +96,8 @@ class MethodSettings(Settings):
         rule = VERIFIERS[self.verifier]
         if self.recall_numbers is not None:
             fitted_numbers(self.recall_numbers)
+        if self.calibration not in (None, "drafter", "none"):
+            calibration_factors(self.calibration)
         self._check_rule()
         self._refuse_idle()
         defaults = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
@@ -174,6 +177,16 @@ def fitted_numbers(text: str) -> tuple[float, ...]:
     parts = text.split("/")
     if len(parts) != 6 or not all(map(NUMBER.fullmatch, parts)):
         refuse("recall_numbers", text, "six numbers, as a/b/a/b/a/b")
+    return tuple(map(float, parts))
+
+
+def calibration_factors(text: str) -> tuple[float, ...]:
+    """Return the factors of --calibration, by level."""
+    least, most = FACTOR_BOUNDS
+    parts = text.split("/")
+    if not all(NUMBER.fullmatch(one) and least <= float(one) <= most for one in parts):
+        allowed = f"drafter, none, or factors from {least:g} to {most:g}, as a/b/..."
+        refuse("calibration", text, allowed)
     return tuple(map(float, parts))
 
 

@@ -12,12 +12,13 @@ from typing import NoReturn
 from torch import Tensor
 
 from configs.fields import mismatch
+from configs.methods import FACTOR_BOUNDS
 from decoding.proposals import Calibration
 from decoding.sampling import SamplingDistribution
 from support.json_files import read_object, shortened
 
 FILE = "calibration.json"
-LEAST, MOST = 0.01, 100.0  # bounds of a factor
+LEAST, MOST = FACTOR_BOUNDS
 
 
 def distribution_key(distribution: SamplingDistribution) -> str:

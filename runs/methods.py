@@ -15,7 +15,7 @@ from configs import method_table as traits_of
 from configs.acceptance import Acceptance
 from configs.fields import SettingsError
 from configs.method_table import MethodTraits
-from configs.methods import MethodSettings, fitted_numbers
+from configs.methods import MethodSettings, calibration_factors, fitted_numbers
 from configs.sampling import SamplingSettings
 from decoding.drafter import Drafter
 from decoding.engine import Engine
@@ -69,9 +69,11 @@ def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
 def calibration_of(
     method: MethodSettings, distribution: SamplingDistribution, calibrations: Calibrations
 ) -> Calibration:
-    """Return a method's calibration out of its drafter's; factors of 1 if it uses none."""
-    if method.calibration != "drafter":
+    """Return a method's calibration, given or out of its drafter's; factors of 1 if it has none."""
+    if method.calibration in (None, "none"):
         return Calibration()
+    if method.calibration != "drafter":
+        return Calibration(calibration_factors(method.calibration))
     fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
     return calibrations.of(distribution, fitted)
 

@@ -9,13 +9,13 @@ fastest method. Measurements are lines of a file, so the same command continues 
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from functools import partial
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from configs.methods import MethodSettings, applicable
 from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
+from decoding.proposals import Calibration
 from eval.bench.benchmark import Bench, refuse_wrong
 from eval.bench.speedup import LEAST_VALUES, speedup
 from eval.bench.table import heading, method_words, remarks, speedup_words
 from eval.metrics.intervals import Estimate
+from runs.calibration_fit import fit_calibration
 from runs.drawing import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items
@@ -49,7 +51,14 @@ MOST_TURNS = 8  # of a stage; the last one has twice as many
 _WARM_ROUNDS = 8  # before a method's first measurement: they allocate memory and capture graphs
 _FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
+# what is fitted to a model, by the methods' flags
+FITTED = {
+    "calibration": "Calibration factors by level",
+    "recall_numbers": "Recall numbers (share, trust in a mixture, trust alone)",
+}
+
 Row = dict[str, Any]
+Fitted = dict[str, str]  # numbers as the flags take them
 Prompts = Callable[[int], list[Job]]  # the jobs of each turn
 Measure = Callable[[MethodSettings, list[Job]], Measurement]
 
@@ -65,14 +74,11 @@ def run_tune(settings: TuneSettings) -> None:
         prompts = partial(jobs_of_turn, settings.run)
         progress.limit = 60 * settings.minutes
         progress.begin()
-        progress.say("fitting recall")
-        numbers = _fitted(settings, bench.session, trials, prompts)
-        tried = [
-            replace(method, recall_numbers=numbers) if numbers and _recalls(method) else method
-            for method in settings.tried
-        ]
-        seconds = progress.limit - progress.seconds
-        Contest(trials, prompts, measurer(bench.session, progress), seconds).run(tried)
+        progress.say("fitting numbers")
+        fitted = _fitted(settings, bench.session, trials, prompts)
+        tried, seconds = settings.tried, progress.limit - progress.seconds
+        run = measurer(bench.session, fitted, progress)
+        Contest(trials, prompts, run, seconds).run(tried)
     pairs = {method: trials.pair(method) for method in (BASELINE, *tried)}
     rows = [
         bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
@@ -86,13 +92,17 @@ def run_tune(settings: TuneSettings) -> None:
     print(f"\n{verdict(rows, best)}")
     if doubt := shortage(rows, best, settings.minutes):
         print(doubt)
-    if untried := len(settings.tried) + 1 - len(rows):
+    if untried := len(tried) + 1 - len(rows):
         print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
     winner = next(m for m in (BASELINE, *tried) if settings_dict(m).items() <= best.items())
-    if numbers:
-        print(f"Recall numbers (share, trust in a mixture, trust alone): {numbers}")
-    tuned = {"recall_numbers": numbers} if numbers else {}
-    tuned |= {"date": today, "revision": revision() or "unknown", "table": list(map(_public, rows))}
+    winner = with_fitted(winner, fitted)
+    for flag, numbers in fitted.items():
+        print(f"{FITTED[flag]}: {numbers}")
+    tuned = fitted | {
+        "date": today,
+        "revision": revision() or "unknown",
+        "table": list(map(_public, rows)),
+    }
     text = recipe_text(settings.run.with_method(winner), _files(settings.run, winner), tuned)
     replace_file(output, text.encode())
     # Only now: a kill before the recipe is written costs no measurement.
@@ -101,29 +111,52 @@ def run_tune(settings: TuneSettings) -> None:
     refuse_wrong(rows)
 
 
-def _fitted(
-    settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts
-) -> str | None:
-    """Return the numbers of `recall` fitted to the model, as --recall_numbers takes them.
+def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts) -> Fitted:
+    """Return the numbers that are fitted to the model.
 
-    They are kept in the file of the trials. None if no method here has them, or the time is too
-    short to fit them.
+    They are kept in the file of the trials. Left out are those that no method here has, that the
+    drafter has for this sampling, and those for which the time is too short.
     """
-    if trials.numbers or not any(map(_recalls, settings.tried)):
-        return trials.numbers
+    if trials.fitted:
+        return trials.fitted
     plain = replace(session.settings, batch_size=1, compile="off")  # rounds that can be watched
+    plain = session.with_settings(plain)
     jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
-    seconds = SHARE_OF_FIT * 60 * settings.minutes
-    opener, drafted = session.with_settings(plain).open_engine, session.drafter is not None
-    fitted = fit_numbers(opener, jobs, drafted, seconds)
-    if fitted is not None:
-        trials.numbers = "/".join(f"{n:g}" for pair in vars(fitted).values() for n in pair)
-        trials.keep(recall_numbers=trials.numbers)
-    return trials.numbers
+    seconds, fitted = SHARE_OF_FIT * 60 * settings.minutes, {}
+    calibrated = filter(_is_calibrated, settings.tried)
+    if any(plain.calibration(method) == Calibration() for method in calibrated):
+        seconds /= 2
+        if (factors := fit_calibration(plain, jobs, seconds)) is not None:
+            fitted["calibration"] = _joined(factors)
+    if any(map(_recalls, settings.tried)):
+        opener = lambda method: plain.open_engine(with_fitted(method, fitted))  # noqa: E731
+        numbers = fit_numbers(opener, jobs, session.drafter is not None, seconds)
+        if numbers is not None:
+            fitted["recall_numbers"] = _joined(chain(*vars(numbers).values()))
+    if fitted:
+        trials.keep(**fitted)
+        trials.fitted = fitted
+    return fitted
+
+
+def with_fitted(method: MethodSettings, fitted: Fitted) -> MethodSettings:
+    """Return a method with the fitted numbers that it has not been given."""
+    has = {"calibration": _is_calibrated(method), "recall_numbers": _recalls(method)}
+    return replace(method, **{flag: text for flag, text in fitted.items() if has[flag]})
+
+
+def _is_calibrated(method: MethodSettings) -> bool:
+    """Return whether a method takes the factors of `coupled` drafts from the drafter's folder."""
+    return (method.calibration, method.proposal) == ("drafter", "coupled")
 
 
 def _recalls(method: MethodSettings) -> bool:
-    return "recall_numbers" in applicable({"method": method.method})
+    """Return whether a method recalls by the numbers of the included model."""
+    return method.recall_numbers is None and "recall_numbers" in applicable(vars(method))
+
+
+def _joined(numbers: Iterable[float]) -> str:
+    return "/".join(f"{number:g}" for number in numbers)
 
 
 @dataclass
@@ -134,15 +167,15 @@ class Trials:
     key: str  # of all that they depend on, besides method and turn
     measured: dict[tuple[MethodSettings, int], Measurement] = field(default_factory=dict)
     earlier: dict[tuple[str, int], Measurement] = field(default_factory=dict)  # by method's key
-    numbers: str | None = None  # of `recall`, fitted to the model
+    fitted: Fitted = field(default_factory=dict)
     replayed: float = 0.0  # seconds of the earlier measurements that were taken over
 
     def __post_init__(self) -> None:
         for line in mended_lines(self.path):
             if line["id"] != self.key:
                 continue
-            if "recall_numbers" in line:
-                self.numbers = line["recall_numbers"]
+            if "method" not in line:
+                self.fitted = {flag: line[flag] for flag in FITTED if flag in line}
             else:
                 self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
 
@@ -233,14 +266,17 @@ class Contest:
         return speedup([measured], [plain])
 
 
-def measurer(session: Session, progress: Progress) -> Measure:
-    """Return what decodes jobs once, by engines that are opened and warmed up when first used."""
+def measurer(session: Session, fitted: Fitted, progress: Progress) -> Measure:
+    """Return what decodes jobs once, by engines that are opened and warmed up when first used.
+
+    They have the fitted numbers, which a table of methods does not show.
+    """
     opened: dict[MethodSettings, Engine] = {}
 
     def run(method: MethodSettings, jobs: list[Job]) -> Measurement:
         progress.say(f"now {method_words(settings_dict(method))}")
         if method not in opened:
-            opened[method] = session.open_engine(method)
+            opened[method] = session.open_engine(with_fitted(method, fitted))
             with closing(opened[method].generate(jobs)) as rounds:
                 list(islice(rounds, _WARM_ROUNDS))
         measured = measure(opened[method], jobs)

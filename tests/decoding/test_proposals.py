@@ -117,6 +117,7 @@ def test_settings_choose_the_calibration() -> None:
     for options, factors in (
         ({}, (0.5,)),
         ({"calibration": "none"}, (1.0,)),
+        ({"calibration": "1.5/2"}, (1.5, 2.0)),
         ({"proposal": "topk"}, (1.0,)),  # as published
         ({"proposal": "topk", "calibration": "drafter"}, (0.25,)),
         ({"method": "static"}, (1.0,)),

@@ -10,8 +10,9 @@ from configs.schema import RunSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
+from runs.calibration_fit import distributions_of, noise_of
 from runs.session import open_session
-from scripts.tools.calibrate import calibrate, distributions_of, noise_of
+from scripts.tools.calibrate import calibrate
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,14 @@ import yaml
 import main
 from adt_tree import Pipeline
 from configs.fields import SettingsError
-from configs.methods import MethodSettings
+from configs.methods import MethodSettings, calibration_factors
 from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
 from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, verdict
 from runs.commands import benchmark_settings, inspect_settings, run_settings, tune_settings
 from runs.measure import BASELINE, Measurement
+from runs.session import open_session
 from runs.tuned import tuned_place
 from support.output import remark
 
@@ -233,6 +234,25 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert said in capsys.readouterr().err
 
 
+def test_a_drafter_without_a_calibration_gets_one(
+    tune, checkpoint, tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
+    assert tune(methods="jacobi:window=2,eagle2:nodes=4:depth=2", temperature=0.7) == 0
+    printed = capsys.readouterr().out
+    content = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
+    text = content["calibration"]
+    assert content["tuned"]["calibration"] == text and f"by level: {text}" in printed
+    assert printed.count(text) == 1, "not in the table"
+    settings = settings_of(tmp_path / "tuned.yaml", checkpoint, temperature="0.7")
+    engine = open_session(settings).open_engine()
+    factors = engine.speculation.proposal.calibration.factors
+    assert factors == calibration_factors(text) and len(factors) == 8 and set(factors) != {1.0}
+    given = MethodSettings("eagle2", calibration="none"), MethodSettings("eagle2", proposal="topk")
+    for method in given:
+        assert module.with_fitted(method, {"calibration": text}) == method
+
+
 def test_a_pipeline_takes_what_was_tuned(tune, checkpoint, tmp_path) -> None:
     model = tmp_path / "model"
     model.symlink_to(checkpoint)
@@ -256,5 +276,5 @@ def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypat
     assert tune() == 130
     assert "the same command continues where it stopped" in capsys.readouterr().err
     (kept,) = tmp_path.glob("*.trials.jsonl")
-    assert len(kept.read_text().splitlines()) == 4
+    assert len(kept.read_text().splitlines()) == 5, "four measurements after the fitted numbers"
     assert tune() == 0
