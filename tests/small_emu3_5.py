@@ -19,7 +19,7 @@ FIRST = 256 + len(AUTHORS)  # id of the first image code
 CODES = 24
 
 
-def write_emu3_5(folder: Path, positions: int = 260, shard: str = "50GB") -> Path:
+def write_emu3_5(folder: Path, positions: int = 260) -> Path:
     """Write target and drafter, tokenizer and codec next to them; returns the folder."""
     config = Qwen3Config(
         vocab_size=FIRST + CODES,
@@ -34,7 +34,7 @@ def write_emu3_5(folder: Path, positions: int = 260, shard: str = "50GB") -> Pat
         rope_theta=1e6,
         tie_word_embeddings=False,
     )
-    randomised(Qwen3ForCausalLM(config), 0).save_pretrained(folder, max_shard_size=shard)
+    randomised(Qwen3ForCausalLM(config), 0).save_pretrained(folder)
     entries = public_entries(config)
     (folder / "config.json").write_text(json.dumps(entries))
     home = folder.absolute().parent

@@ -21,8 +21,8 @@ FIRST = {"hidden_act": "gelu", "hidden_activation": None, "rope_theta": 10000.0}
 SIDE, CODES = 4, 24  # images of SIDE x SIDE out of CODES codes
 
 
-def write_liquid(folder: Path, positions: int = 160, shard: str = "50GB") -> Path:
-    """Write target, drafter, tokenizer and VQGAN; returns the folder. shard: size of a file."""
+def write_liquid(folder: Path, positions: int = 160) -> Path:
+    """Write target, drafter, tokenizer and VQGAN; returns the folder."""
     tokenizer = special_tokenizer(SPECIAL)
     words = tokenizer.get_vocab_size()
     config = GemmaConfig(
@@ -39,7 +39,7 @@ def write_liquid(folder: Path, positions: int = 160, shard: str = "50GB") -> Pat
             f"{name}_token_id": tokenizer.token_to_id(f"<{name}>") for name in ("pad", "bos", "eos")
         },
     )
-    small_gemma(config).save_pretrained(folder, max_shard_size=shard)
+    small_gemma(config).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     vqgan = VqganConfig(
         ch=8, ch_mult=(1, 2), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=CODES,

@@ -1,15 +1,13 @@
 """Files of every family that are missing, damaged or different: each fault is one clear line."""
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 import torch
 from damage import Damage, content, entries, gone, pickled, tensors, text, vqgan, with_code
-from families import SMALL
+from families import PLAIN, SMALL
 from small import byte_tokenizer, small_settings
 from small_llamagen import LlamaGenSizes, small_janus, write_llamagen, write_vq
 from small_lumina2 import CODEC, write_codec
@@ -185,65 +183,44 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
 CASES = [(name, *case) for name, cases in FAULTS.items() for case in cases]
 
 
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory) -> dict[str, Path]:
-    """Whole folders by layout, each in a folder of its own."""
-    return {name: SMALL[name].write(tmp_path_factory.mktemp("family")) for name in FAULTS}
-
-
-@pytest.fixture
-def copied(originals, tmp_path) -> Iterator[Callable[[str], Path]]:
-    """Return what copies a layout, with the parts next to it, so that a test may damage it."""
-
-    def copy(name: str) -> Path:
-        shutil.copytree(originals[name].parent, tmp_path / "copy")
-        return tmp_path / "copy" / originals[name].name
-
-    return copy
-
-
 def load(name: str, folder: Path) -> object:
     method = MethodSettings("adt" if name in ("llamagen", "tiny") else "ar")
     return SMALL[name].load(folder, method).target
 
 
 @pytest.mark.parametrize(("name", "damage", "message"), CASES, ids=[case[2] for case in CASES])
-def test_a_fault_is_one_clear_line(name, damage, message, copied) -> None:
-    folder = copied(name)
+def test_a_fault_is_one_clear_line(name, damage, message, folder) -> None:
     damage(folder)
     with pytest.raises(ValueError, match=message) as caught:
         load(name, folder)
     assert "\n" not in str(caught.value)
 
 
-def test_gemma_without_image_codes(copied) -> None:
-    folder = copied("liquid")
+@pytest.mark.parametrize("name", ["liquid"])
+def test_gemma_without_image_codes(name, folder) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     added = [{**tokenizer["added_tokens"][-1], "id": 263 + i, "content": f"<x{i}>"} for i in (0, 1)]
     tokenizer["added_tokens"] += added
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ValueError, match="24 codes, .* first has the id 265; config.json has 287"):
-        load("liquid", folder)
+        load(name, folder)
 
 
-def test_a_text_encoder_of_another_width(originals, tmp_path) -> None:
-    other = write_llamagen(tmp_path / "other", LlamaGenSizes(width=24))
-    settings = small_settings(originals["llamagen"], model="llamagen").with_method(
-        MethodSettings("ar")
-    )
-    object.__setattr__(settings, "text_encoder_path", str(other.parent / "t5" / "flan-t5-xl"))
-    message = r"--text_encoder_path: .* has 24, .*config\.json has caption_dim 16"
-    with pytest.raises(ValueError, match=message):
-        SMALL["llamagen"].open(settings)
-
-
-def test_a_text_encoder_of_the_hub_offline(originals, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("t5/flan-t5-xl", r"has 24, .*config\.json has caption_dim 16"),
+        (None, "'nobody/t5.*HF_HUB_OFFLINE is set"),
+    ],
+    ids=["of another width", "of the hub, offline"],
+)
+def test_text_encoders(place, message, originals, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    settings = small_settings(originals["llamagen"], model="llamagen").with_method(
-        MethodSettings("ar")
-    )
-    object.__setattr__(settings, "text_encoder_path", "nobody/t5-that-is-not-there")
-    with pytest.raises(ValueError, match="--text_encoder_path: 'nobody/t5.*HF_HUB_OFFLINE is set"):
+    write_llamagen(tmp_path, LlamaGenSizes(width=24))
+    settings = SMALL["llamagen"].settings(originals["llamagen"]).with_method(PLAIN)
+    path = str(tmp_path / place) if place else "nobody/t5-that-is-not-there"
+    object.__setattr__(settings, "text_encoder_path", path)
+    with pytest.raises(ValueError, match=ENCODER + message):
         SMALL["llamagen"].open(settings)
 
 
@@ -258,6 +235,7 @@ def test_stages_of_llamagen(tmp_path) -> None:
         open_session(other)
 
 
+@pytest.mark.parametrize("name", ["llamagen"])
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -268,10 +246,9 @@ def test_stages_of_llamagen(tmp_path) -> None:
     ids=["drafter", "codec", "text encoder"],
 )
 def test_faults_of_parts_are_found_before_the_weights_are_read(
-    damage, message, copied, monkeypatch
+    damage, message, name, folder, monkeypatch
 ) -> None:
     monkeypatch.setattr(LlamaGen, "network", None)
-    folder = copied("llamagen")
     damage(folder)
     with pytest.raises(ValueError, match=message):
-        load("llamagen", folder)
+        load(name, folder)

@@ -1,19 +1,16 @@
 """Files of every family: layouts are one, `inspect` and the commands read them, sizes published."""
 
 import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from damage import entries, read_state, tensors
 from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
 from PIL import Image
-from safetensors.torch import load_file, save_file
-from small import small_settings
 from small_emu3 import old_names
 from small_janus import authors_config, authors_state
-from small_liquid import FIRST, write_liquid
+from small_liquid import FIRST
 from small_llamagen import LlamaGenSizes, write_llamagen
 from transformers import (
     Emu3Config,
@@ -40,26 +37,6 @@ OPTIONS = TargetOptions(torch.float32, CPU)
 EAGLE = MethodSettings("eagle2")
 
 
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory) -> dict[str, Path]:
-    """Folders by layout, each in a folder of its own."""
-    return {name: small.write(tmp_path_factory.mktemp("family")) for name, small in SMALL.items()}
-
-
-@pytest.fixture
-def folder(request, originals, tmp_path) -> Path:
-    """A copy of the layout `name`, with the parts next to it, that a test may change."""
-    original = originals[request.getfixturevalue("name")]
-    return Path(shutil.copytree(original.parent, tmp_path / "copy")) / original.name
-
-
-def test_shards(originals, tmp_path) -> None:
-    folder = write_liquid(tmp_path / "shards", shard="40KB")
-    assert len([*folder.glob("model-*.safetensors")]) > 1
-    one, other = (SMALL["liquid"].load(place).target for place in (folder, originals["liquid"]))
-    assert same_weights(one.transformer, other.transformer)
-
-
 def test_both_layouts_of_janus_are_the_same_networks(originals) -> None:
     names = ("janus_pro", "janus_pro of the authors")
     one, other = (SMALL[name].load(originals[name]).target for name in names)
@@ -69,31 +46,24 @@ def test_both_layouts_of_janus_are_the_same_networks(originals) -> None:
 
 @pytest.mark.parametrize("name", ["liquid"])
 def test_a_file_that_repeats_the_embedding_as_head(name, folder, originals) -> None:
-    path = folder / "model.safetensors"
-    state = {key: value.clone() for key, value in load_file(path).items()}
-    head = state["model.embed_tokens.weight"].clone()
-    save_file(state | {"lm_head.weight": head}, path, {"format": "pt"})
+    head = read_state(folder / "model.safetensors")["model.embed_tokens.weight"]
+    tensors(lm_head__weight=head)(folder)
     one, other = (SMALL[name].load(place).target for place in (folder, originals[name]))
     assert same_weights(one.transformer, other.transformer)
 
 
+SCALING = {"rope_scaling": {"rope_type": "default"}}  # in Emu3's public files, and no theta
+
+
 @pytest.mark.parametrize(
-    ("name", "part", "entries"),
+    ("name", "change"),
     [
-        ("liquid", None, {"rope_parameters": None, **FIRST}),
-        # the public config.json has such an entry, and no theta: it is the family's
-        (
-            "emu3",
-            "text_config",
-            {"rope_scaling": {"rope_type": "default"}, "rope_parameters": None},
-        ),
+        ("liquid", entries(rope_parameters=None, **FIRST)),
+        ("emu3", entries("text_config", rope_parameters=None, **SCALING)),
     ],
 )
-def test_older_entries_mean_the_same(name, part, entries, folder, originals) -> None:
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    (config if part is None else config[part]).update(entries)
-    path.write_text(json.dumps(config))
+def test_older_entries_mean_the_same(name, change, folder, originals) -> None:
+    change(folder)
     one, other = (SMALL[name].load(place).target.spec for place in (folder, originals[name]))
     assert one == other and one.rope_theta == {"liquid": 1e4, "emu3": 1e6}[name]
 
@@ -102,7 +72,7 @@ def test_older_entries_mean_the_same(name, part, entries, folder, originals) -> 
 def test_the_vqgan_of_liquid_next_to_the_checkpoint(name, folder, originals, tmp_path) -> None:
     """Meta's place, chameleon/tokenizer next to the folder, or --tokenizer_path."""
     (folder / "tokenizer").rename(tmp_path / "vqgan")
-    settings = small_settings(folder, model="liquid").with_method(PLAIN)
+    settings = SMALL[name].settings(folder).with_method(PLAIN)
     given = open_session(replace(settings, tokenizer_path=str(tmp_path / "vqgan"))).target
     (folder.parent / "chameleon").mkdir()
     (tmp_path / "vqgan").rename(folder.parent / "chameleon/tokenizer")
@@ -246,20 +216,18 @@ def test_a_long_prompt_is_refused(name, room, originals) -> None:
 )
 def test_layers_that_accelerate_holds(name, mode, places, originals, tmp_path) -> None:
     pytest.importorskip("accelerate")
-    eagle = MethodSettings("eagle2")
     settings = SMALL[name].settings(originals[name])
-    opened = open_session(replace(settings, cfg_mode=mode, method=eagle))
+    opened = open_session(replace(settings, cfg_mode=mode, method=EAGLE))
     dispatch(getattr(opened.target, "target", opened.target), places, CPU, str(tmp_path / "off"))
     plain = decoded(SMALL[name].load(originals[name]))
-    assert all(map(torch.equal, decoded(opened, eagle), plain))
+    assert all(map(torch.equal, decoded(opened, EAGLE), plain))
 
 
 @pytest.mark.parametrize("name", ["emu3_5", "janus_pro", "liquid", "lumina_mgpt2"])
 def test_guidance_rows_one_after_the_other(name, originals) -> None:
-    session = SMALL[name].load(originals[name], MethodSettings("eagle2"))
+    session = SMALL[name].load(originals[name], EAGLE)
     apart = open_session(replace(session.settings, cfg_mode="sequential"))
-    images = decoded(apart, MethodSettings("eagle2")), decoded(session)
-    assert all(map(torch.equal, *images))
+    assert all(map(torch.equal, decoded(apart, EAGLE), decoded(session)))
 
 
 def test_llamagen_knows_lengths_of_prompts_without_its_text_encoder(originals, monkeypatch) -> None:
@@ -273,14 +241,13 @@ def test_size_and_negative_prompt_of_emu3(originals) -> None:
     assert settings.target_size == "720" and settings.negative_prompt.startswith("lowres, bad anat")
     assert settings.identity()["negative_prompt"] == settings.negative_prompt
     assert "negative_prompt" not in RunSettings(prompt="a cat", method=PLAIN).identity()
-    small = small_settings(originals["emu3"], model="emu3").with_method(PLAIN)
-    other = open_session(replace(small, negative_prompt="grey"))
-    assert not torch.equal(decoded(other)[0], decoded(open_session(small))[0])
+    small = SMALL["emu3"].load(originals["emu3"])
+    other = open_session(replace(small.settings, negative_prompt="grey"))
+    assert not torch.equal(decoded(other)[0], decoded(small)[0])
 
 
-def fits(network: Network, module: torch.nn.Module | dict) -> bool:
+def fits(network: Network, state: dict) -> bool:
     """Return whether a network takes the weights of one of transformers' as they are."""
-    state = module if isinstance(module, dict) else module.state_dict()
     return not network.faults({key: tuple(value.shape) for key, value in state.items()})
 
 
@@ -290,12 +257,11 @@ def parameters(network: Network) -> int:
 
 def test_published_sizes_of_emu3() -> None:
     """8B: config.json as the public files have it; the sizes are transformers' defaults."""
-    scaling = {"rope_scaling": {"rope_type": "default"}}
     with torch.device("meta"):
-        theirs = Emu3ForConditionalGeneration(Emu3Config(text_config=scaling, vocabulary_map={}))
+        theirs = Emu3ForConditionalGeneration(Emu3Config(text_config=SCALING, vocabulary_map={}))
     state = theirs.state_dict()
     assert len(state["lm_head.weight"]) == 184622
-    built = FAMILIES["emu3"].network({"model_type": "emu3", "text_config": scaling})
+    built = FAMILIES["emu3"].network({"model_type": "emu3", "text_config": SCALING})
     assert fits(built, state) and fits(built, old_names(state))
     spec = built.module.spec
     assert (spec.heads, spec.kv_heads, spec.max_positions, spec.rope_theta) == (32, 8, 9216, 1e6)
@@ -308,7 +274,7 @@ def test_published_sizes_of_liquid() -> None:
         theirs = GemmaForCausalLM(GemmaConfig(vocab_size=256_000 + 8192))
     built = FAMILIES["liquid"].network({"model_type": "gemma", "vocab_size": 264_192})
     spec = built.module.spec
-    assert fits(built, theirs)
+    assert fits(built, theirs.state_dict())
     assert (spec.layers, spec.heads, spec.head_dim, spec.hidden) == (28, 16, 256, 3072)
     assert spec.max_positions == 2048 and not can_fuse(spec, torch.float32)
     # Gemma's 8.5 billion with more ids, and the head's rows of codes once more

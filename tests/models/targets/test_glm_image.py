@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from browser import only_in_all
-from families import PROMPTS, decoded, extracted
+from fakes import finished
+from families import PLAIN, PROMPTS, decoded, extracted
 from PIL import Image
 from small import small_settings
 from small_glm_image import CODES, write_glm_image, write_painter
@@ -30,7 +31,7 @@ from adt_tree import Pipeline
 from adt_tree.page.drawing import Painter, Wish
 from configs.command_line import read
 from configs.fields import SettingsError
-from configs.schema import MethodSettings, SamplingSettings
+from configs.schema import SamplingSettings
 from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
@@ -48,6 +49,7 @@ TEXT = " A red <sop>cat<start>.\n"  # names of control tokens are text
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> Path:
+    """In shards that transformers wrote."""
     return write_glm_image(tmp_path_factory.mktemp("glm"), shard="60KB")
 
 
@@ -84,10 +86,8 @@ def test_the_prompt_is_the_processors(session, original) -> None:
     assert rows.ids.tolist() == [expected] and target.length("a cat, 3 dogs") == len(expected)
     ids = target.prompt(TEXT, 1).ids[0].tolist()
     words = target.prompts.words
-    assert words["<start>"] == CODES and [ids.count(words[n]) for n in ("<start>", "<sop>")] == [
-        1,
-        2,
-    ]
+    assert words["<start>"] == CODES
+    assert [ids.count(words[name]) for name in ("<start>", "<sop>")] == [1, 2]
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -95,15 +95,10 @@ def test_the_prompt_is_the_processors(session, original) -> None:
 def test_logits_in_both_grids(dtype, bound, share, tmp_path) -> None:
     """A prompt, then all tokens: rows of the small grid, its end, rows of the large one."""
     folder = write_glm_image(tmp_path / "glm", share)
-    target, model = (
-        open_session(small_settings(folder, dtype, model="glm_image")).target,
-        oracle(folder),
-    )
-    rows = target.prompt(TEXT, 1)
-    codes = torch.randint(
-        CODES, (1, target.grid.tokens), generator=torch.Generator().manual_seed(3)
-    )
+    target = open_session(small_settings(folder, dtype, model="glm_image")).target
+    model, rows = oracle(folder), target.prompt(TEXT, 1)
     length, count = rows.ids.shape[1], target.grid.tokens
+    codes = torch.randint(CODES, (1, count), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         read = model(input_ids=rows.ids, **their_grids(target), use_cache=True)
         cache = read.past_key_values
@@ -130,7 +125,7 @@ def test_a_greedy_image_is_that_of_transformers_generate(session, original) -> N
         rows.ids, **their_grids(target), max_new_tokens=target.grid.tokens, do_sample=False,
         suppress_tokens=forbidden,
     )  # fmt: skip
-    found = decoded(session, MethodSettings("ar"), GREEDY)[2]
+    found = decoded(session, PLAIN, GREEDY)[2]
     assert found.tolist() == ids[0, rows.ids.shape[1] :].tolist() and len(found.unique()) > 5
     picture = target.to_image(found[None])[0]
     assert picture.shape == (2, 3, 3) and codes_of(picture).flatten().equal(found[-6:])
@@ -258,12 +253,10 @@ def test_diffusers_paints_where_the_whole_checkpoint_is(original, session, tmp_p
     write_painter(root)
     pixels, record = generated(root / original.name, tmp_path / "out")
     assert "pixels" not in record
-    engine = session.open_engine(MethodSettings("ar"), GREEDY)
-    steps = engine.generate([Job("0", "a 'red' cat", record["seed"])])
-    (codes,) = [image.codes for step in steps for image in step.finished]
-    cells = codes[-6:].view(2, 3)
-    ids = torch.stack([cells, cells], 1).flatten(0, 1)  # (4, 3): every row twice
-    ids = torch.stack([ids, ids], 2).flatten()  # every column twice
+    job = Job("0", "a 'red' cat", record["seed"])
+    codes = finished(session.open_engine(PLAIN, GREEDY), [job])["0"].codes
+    # every row and every column twice
+    ids = codes[-6:].view(2, 3).repeat_interleave(2, 0).repeat_interleave(2, 1).flatten()
     from diffusers import GlmImagePipeline
 
     pipeline = GlmImagePipeline.from_pretrained(root, vision_language_encoder=None, processor=None)

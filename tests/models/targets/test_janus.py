@@ -1,44 +1,16 @@
 """Janus-Pro against transformers' class: prompts, logits, whole images, pixels; exact decoding."""
 
-import shutil
-from pathlib import Path
-
-import pytest
 import torch
-from families import PROMPTS, cached_logits, decoded
+from families import PLAIN, PROMPTS, SMALL, decoded
 from safetensors.torch import save_file
-from small import small_settings, write_shards
+from small import write_shards
 from small_janus import BEGIN_IMAGE, BOS, PAD, SIDE, SPECIAL, write_janus
-from torch import Tensor
-from transformers import JanusForConditionalGeneration
 
 from configs.schema import MethodSettings, SamplingSettings
-from runs.session import Session, open_session
 
-PLAIN = MethodSettings("ar")
 GREEDY = SamplingSettings(cfg=5.0, temperature=0.0)
-TEXT, CODES = "  A red cat.\n", [3, 20, 7, 0, 11, 23, 5]
-LAYOUTS = ["transformers", "authors"]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("janus")
-    return {name: write_janus(root / name, authors=name == "authors") for name in LAYOUTS}
-
-
-@pytest.fixture(scope="module", params=LAYOUTS)
-def session(request, folders) -> Session:
-    return open_session(small_settings(folders[request.param], model="janus_pro"))
-
-
-@pytest.fixture(scope="module")
-def theirs(folders) -> JanusForConditionalGeneration:
-    """The oracle, from the same files."""
-    model = JanusForConditionalGeneration.from_pretrained(
-        folders["transformers"], dtype=torch.float64
-    )
-    return model.eval()
+TEXT = "  A red cat.\n"
+LAYOUTS = ("janus_pro", "janus_pro of the authors")
 
 
 def test_prompt_rows(session) -> None:
@@ -55,46 +27,21 @@ def test_a_forerunner_without_tokens_for_its_roles(tmp_path) -> None:
     """Janus-1.3B's script writes "User: ...", a blank line, "Assistant:" in plain words."""
     words = [name for name in SPECIAL if name not in ("<|User|>", "<|Assistant|>")]
     folder = write_janus(tmp_path / "forerunner", authors=True, special=words)
-    session = open_session(small_settings(folder, model="janus_pro"))
+    session = SMALL["janus_pro"].load(folder, MethodSettings("adt"))
     text = session.target.prompts.words.tokenizer.encode("User: A red cat.\n\nAssistant:").ids
     assert session.target.prompt(TEXT, 1).ids.tolist() == [[256, *text, 260]]
-    for image, baseline in zip(
-        decoded(session, MethodSettings("adt")), decoded(session), strict=True
-    ):
-        assert torch.equal(image, baseline)
+    assert all(map(torch.equal, decoded(session, MethodSettings("adt")), decoded(session)))
 
 
-def test_a_descendant_in_shards(folders, tmp_path) -> None:
+def test_a_descendant_in_shards(tmp_path) -> None:
     """T2I-R1, Janus-4o: the authors' keys, written as .safetensors in several files."""
-    folder = shutil.copytree(folders["authors"], tmp_path / "descendant")
+    folder = SMALL["janus_pro of the authors"].write(tmp_path)
+    expected = decoded(SMALL["janus_pro"].load(folder))
     weights = folder / "pytorch_model.bin"
     save_file(torch.load(weights), folder / "model.safetensors")
     weights.unlink()
     write_shards(folder, "safetensors")
-    one, other = (
-        decoded(open_session(small_settings(place, model="janus_pro")))
-        for place in (folder, folders["authors"])
-    )
-    assert all(map(torch.equal, one, other))
-
-
-def their_logits(model: JanusForConditionalGeneration, ids: Tensor, codes: list[int]) -> Tensor:
-    """Logits (2, 1 + codes, codes of the model) after the prompt and after every code."""
-    image = model.prepare_embeddings_for_image_generation(torch.tensor([codes, codes]))
-    embeddings = torch.cat([model.get_input_embeddings()(ids), image], 1)
-    with torch.no_grad():
-        features = model.model.language_model(inputs_embeds=embeddings).last_hidden_state
-        return model.model.generation_head(features[:, ids.shape[1] - 1 :])
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [("fp64", 1e-5), ("fp32", 1e-4)])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_logits_of_both_guidance_rows(layout, dtype, bound, folders, theirs) -> None:
-    target = open_session(small_settings(folders[layout], dtype, model="janus_pro")).target
-    ours = cached_logits(target, TEXT, CODES)
-    expected = their_logits(theirs, target.prompt(TEXT, 2).ids, CODES)
-    assert expected.std() > 0.3
-    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
+    assert all(map(torch.equal, decoded(SMALL["janus_pro"].load(folder)), expected))
 
 
 def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:

@@ -1,37 +1,15 @@
 """Liquid against transformers' Gemma: prompts, logits and whole images."""
 
-from pathlib import Path
-
-import pytest
 import torch
-from families import assert_logits_are_theirs, decoded
-from small import small_settings
-from small_liquid import SIDE, write_liquid
+from families import PLAIN, decoded
+from small_liquid import SIDE
 from transformers import GemmaForCausalLM
 
-from configs.schema import MethodSettings, SamplingSettings
-from runs.session import Session, open_session
+from configs.schema import SamplingSettings
 
-PLAIN = MethodSettings("ar")
 GREEDY = SamplingSettings(cfg=3.0, temperature=0.0)
-TEXT, CODES = " A red cat.\n", [3, 20, 7, 0, 11, 23, 5]
+TEXT, LAYOUTS = " A red cat.\n", ["liquid"]
 REQUEST = " Generate an image based on this description."
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
-    return write_liquid(tmp_path_factory.mktemp("liquid") / "Liquid_V1_7B")
-
-
-@pytest.fixture(scope="module")
-def session(original) -> Session:
-    return open_session(small_settings(original, model="liquid"))
-
-
-@pytest.fixture(scope="module")
-def theirs(original) -> GemmaForCausalLM:
-    """The oracle, from the same files."""
-    return GemmaForCausalLM.from_pretrained(original, dtype=torch.float64).eval()
 
 
 def test_prompt_rows(session) -> None:
@@ -46,12 +24,6 @@ def test_prompt_rows(session) -> None:
     alone = target.prompt(TEXT, 1)
     assert alone.ids.tolist() == rows.ids[:1].tolist() and alone.starts.tolist() == [0]
     assert (target.vocab.first_id, target.vocab.size) == (263, 24)
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [("fp64", 1e-5), ("fp32", 1e-4)])
-def test_logits_of_both_guidance_rows(dtype, bound, original, theirs) -> None:
-    target = open_session(small_settings(original, dtype, model="liquid")).target
-    assert_logits_are_theirs(theirs, target, CODES, TEXT, bound)
 
 
 def test_a_greedy_image_is_that_of_the_authors_loop(session, theirs) -> None:
@@ -73,9 +45,9 @@ def test_a_greedy_image_is_that_of_the_authors_loop(session, theirs) -> None:
     assert target.to_image(found[None]).shape == (1, 8, 8, 3)
 
 
-def test_bf16_keeps_gemmas_embedding(original) -> None:
+def test_bf16_keeps_gemmas_embedding(family, original) -> None:
     """The product with the scale is rounded as Gemma's."""
-    target = open_session(small_settings(original, "bf16", model="liquid")).target
+    target = family.load(original, dtype="bf16").target
     model = GemmaForCausalLM.from_pretrained(original, dtype=torch.bfloat16)
     ids = torch.arange(target.spec.vocab)
     with torch.no_grad():

@@ -1,6 +1,4 @@
-"""LlamaGen against plain references:
-prompt rows, rotation, one full forward, the drafter, and exact decoding.
-"""
+"""LlamaGen against plain references: prompts, rotation, features, the drafter, whole images."""
 
 from pathlib import Path
 
@@ -10,12 +8,13 @@ import torch
 from counted import CountedCache
 from direct import Known, Rounds
 from fakes import codes as codes_of
-from small import small_settings
-from small_llamagen import LlamaGenSizes, open_llamagen, write_llamagen
+from fakes import finished
+from families import PLAIN, SMALL
+from small_llamagen import LlamaGenSizes
 from torch import Tensor
 from transformers import AutoTokenizer, T5EncoderModel
 
-from configs.schema import MethodSettings
+from configs.schema import MethodSettings, SamplingSettings
 from decoding.cache import CacheShape
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
@@ -23,61 +22,46 @@ from models.base import ImageRope
 from models.rotary import RotaryGrid, rotate_pairs
 from models.targets.captions import clean_caption
 from runs.exactness import gap
-from runs.methods import build_engine
 from runs.session import Session
 
 CPU = torch.device("cpu")
-SIZES = LlamaGenSizes()
+SIZES, LAYOUTS = LlamaGenSizes(), ["llamagen"]
+PLACES = SIZES.slots, SIZES.side
 TEXT, CODES = "A red Cat on the mat.", [3, 20, 7, 0, 11, 23, 5]
 TOLERANCE = {"rtol": 0, "atol": 1e-5}  # rotations are kept in fp32
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return write_llamagen(tmp_path_factory.mktemp("llamagen"))
-
-
-@pytest.fixture(scope="module")
-def session(folder) -> Session:
-    return open_llamagen(small_settings(folder, model="llamagen"))
-
-
-def t5_features(folder: Path, text: str, slots: int) -> tuple[Tensor, Tensor]:
+def t5_features(original: Path, text: str, slots: int) -> tuple[Tensor, Tensor]:
     """Features (slots, width) and mask (slots,) by the recipe's own calls."""
-    path = folder.parent / "t5" / "flan-t5-xl"
-    tokens = AutoTokenizer.from_pretrained(path)(
-        text, max_length=slots, padding="max_length", truncation=True, return_tensors="pt"
-    )
+    path = original.parent / "t5" / "flan-t5-xl"
+    given = {"padding": "max_length", "truncation": True, "return_tensors": "pt"}
+    tokens = AutoTokenizer.from_pretrained(path)(text, max_length=slots, **given)
+    ids, mask = tokens["input_ids"], tokens["attention_mask"]
     encoder = T5EncoderModel.from_pretrained(path, dtype=torch.bfloat16)
     with torch.no_grad():
-        features = encoder(
-            **{name: tokens[name] for name in ("input_ids", "attention_mask")}
-        ).last_hidden_state
-    return features[0], tokens["attention_mask"][0].bool()
+        features = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    return features[0], mask[0].bool()
 
 
-def test_caption_stands_at_the_right_end_and_the_table_after_the_same_padding(
-    folder, session
-) -> None:
+def test_caption_is_at_the_end_and_the_table_after_the_same_padding(original, session) -> None:
     prompt = session.target.prompt(TEXT, 2)
-    features, mask = t5_features(folder, "a red cat on the mat.", SIZES.slots)
+    features, mask = t5_features(original, "a red cat on the mat.", SIZES.slots)
     n = int(mask.sum())
     assert n == 8 and prompt.starts.tolist() == [1, 1] and prompt.origins.tolist() == [0, 0]
     assert torch.equal(prompt.condition[0, -n:], features[:n].double())
     assert not prompt.condition[0, :-n].any()
-    table = reference.weights(folder / "model.safetensors")["model.cls_embedding.uncond_embedding"]
-    assert torch.equal(prompt.condition[1], table)
+    w = reference.weights(original / "model.safetensors")
+    assert torch.equal(prompt.condition[1], w["model.cls_embedding.uncond_embedding"])
     assert prompt.ids.tolist() == [[0] * SIZES.slots] * 2
     alone = session.target.prompt(TEXT, 1)
     assert torch.equal(alone.condition, prompt.condition[:1]) and alone.starts.tolist() == [1]
 
 
-def test_a_long_caption_loses_its_end(folder, session) -> None:
+def test_a_long_caption_loses_its_end(original, session) -> None:
     """As in the recipe: the tokenizer cuts it, and keeps the end token."""
-    prompt = session.target.prompt("a cat on the mat and a dog and two cats on the mat", 1)
-    features, mask = t5_features(
-        folder, "a cat on the mat and a dog and two cats on the mat", SIZES.slots
-    )
+    text = "a cat on the mat and a dog and two cats on the mat"
+    prompt = session.target.prompt(text, 1)
+    features, mask = t5_features(original, text, SIZES.slots)
     assert mask.all() and prompt.starts.tolist() == [0]
     assert torch.equal(prompt.condition[0], features.double())
 
@@ -93,19 +77,16 @@ def test_rotation_by_row_and_column_and_zero_vectors_in_the_prompt() -> None:
     torch.testing.assert_close(found[0, 5], x[0, 5])  # cell (0, 0)
 
 
-def expected_features(folder: Path, session: Session, text: str, codes: list[int]) -> Tensor:
+def expected_features(original: Path, session: Session, text: str, codes: list[int]) -> Tensor:
     """Features (2, slots + codes, hidden) by the plain reference."""
-    w, prompt = reference.weights(folder / "model.safetensors"), session.target.prompt(text, 2)
-    padding = int(prompt.starts[0])
-    rows = [
-        reference.target_features(w, row, padding, codes, SIZES.side) for row in prompt.condition
-    ]
-    return torch.stack(rows)
+    w, prompt = reference.weights(original / "model.safetensors"), session.target.prompt(text, 2)
+    given = int(prompt.starts[0]), codes, SIZES.side
+    return torch.stack([reference.target_features(w, row, *given) for row in prompt.condition])
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("text", [TEXT, "dog", "two red dogs and a blue cat on the mat"])
-def test_prompt_and_codes_equal_the_plain_reference(text, folder, session) -> None:
+def test_prompt_and_codes_equal_the_plain_reference(text, original, session) -> None:
     """The prompt in one pass, then codes one by one and in a bunch."""
     target, prompt = session.target, session.target.prompt(text, 2)
     cache = CountedCache(target.spec, CacheShape(1, 2, 40), torch.float64, CPU)
@@ -116,81 +97,71 @@ def test_prompt_and_codes_equal_the_plain_reference(text, folder, session) -> No
         context = cache.chain(len(codes))
         parts.append(target.features(torch.tensor([codes, codes]), context))
         cache.advance([len(codes)])
-    features, expected = torch.cat(parts, 1), expected_features(folder, session, text, CODES)
+    features, expected = torch.cat(parts, 1), expected_features(original, session, text, CODES)
     torch.testing.assert_close(features, expected, **TOLERANCE)
-    head = reference.weights(folder / "model.safetensors")["lm_head.weight"]
+    head = reference.weights(original / "model.safetensors")["lm_head.weight"]
     torch.testing.assert_close(target.score(features), expected @ head.T, **TOLERANCE)
-    assert (expected[0] - expected[1])[SIZES.slots :].abs().max() > 0.05, (
-        "the caption has to matter"
-    )
+    assert (expected[0] - expected[1])[SIZES.slots :].abs().max() > 0.05  # the caption matters
 
 
 @torch.inference_mode()
-def test_drafter_equals_the_plain_reference(folder, session) -> None:
+def test_drafter_equals_the_plain_reference(original, session) -> None:
     """At the root, round after round, and at a drafted node; all padding is visible to it."""
     distribution, target = SamplingDistribution(), session.target
-    prompt, w = target.prompt("dog", 2), reference.weights(folder / "drafter" / "pytorch_model.bin")
+    w = reference.weights(original / "drafter" / "pytorch_model.bin")
+    prompt = target.prompt("dog", 2)
     assert prompt.starts[0] > 3
-    features = expected_features(folder, session, "dog", CODES)
+    features = expected_features(original, session, "dog", CODES)
     image = Known(prompt, features, torch.tensor(CODES), target.grid)
     rounds = Rounds(session, distribution, [image])
     for count in (1, 3, 2):
         (done,) = rounds.done
         known = features[:, : SIZES.slots + done - 1]
-        drafted = [
-            reference.drafted_features(w, row, CODES[:done], SIZES.slots, SIZES.side)
-            for row in known
-        ]
+        drafted = [reference.drafted_features(w, row, CODES[:done], *PLACES) for row in known]
         expected, root = distribution(target.score(torch.stack(drafted)[:, -1:])), rounds.root()
         torch.testing.assert_close(rounds.expand(root, [[0]]), expected, **TOLERANCE)
         zero = torch.zeros(1, 1, dtype=torch.long)
         tree = root.extend(zero, zero[None] + 5, -torch.ones(1, 1, 1, dtype=torch.float64))
         after = [
-            reference.drafted_features(
-                w, torch.cat([row, out[-1:]]), [*CODES[:done], 5], SIZES.slots, SIZES.side
-            )[-1:]
+            reference.drafted_features(w, torch.cat([row, out[-1:]]), [*CODES[:done], 5], *PLACES)
             for row, out in zip(known, drafted, strict=True)
-        ]  # fmt: skip
-        expected = distribution(target.score(torch.stack(after)))
+        ]
+        expected = distribution(target.score(torch.stack(after)[:, -1:]))
         torch.testing.assert_close(rounds.expand(tree, [[0]]), expected, **TOLERANCE)
         rounds.commit([count])
 
 
-JOB = Job("0", "a cat", 100)
+JOB, GREEDY = Job("0", "a cat", 100), SamplingSettings(temperature=0.0)
 
 
 @torch.inference_mode()
-def test_greedy_tokens_are_those_of_the_plain_reference(folder, session) -> None:
-    distribution = SamplingDistribution(temperature=0.0)
-    engine = build_engine(
-        session.target, session.drafter, distribution, MethodSettings(method="adt"), 1
-    )
+def test_greedy_tokens_are_those_of_the_plain_reference(original, session) -> None:
+    engine = session.open_engine(MethodSettings("adt"), GREEDY)
     found = codes_of(engine, [JOB])["0"]
-    head, codes = reference.weights(folder / "model.safetensors")["lm_head.weight"], []
+    head, codes = reference.weights(original / "model.safetensors")["lm_head.weight"], []
     for _ in range(SIZES.side**2):
-        conditional, empty = expected_features(folder, session, JOB.prompt, codes)[:, -1] @ head.T
-        codes.append(int((empty + distribution.cfg * (conditional - empty)).argmax()))
+        conditional, empty = expected_features(original, session, JOB.prompt, codes)[:, -1] @ head.T
+        codes.append(int((empty + GREEDY.cfg * (conditional - empty)).argmax()))
     assert found == codes
 
 
-def test_the_gap_of_two_tokens_is_that_of_the_plain_reference(folder, session) -> None:
+def test_the_gap_of_two_tokens_is_that_of_the_plain_reference(original, session) -> None:
     """What judges near-ties reads LlamaGen's prompts, too."""
     distribution = SamplingDistribution(temperature=0.0)
-    engine = build_engine(session.target, None, distribution, MethodSettings(method="ar"), 1)
-    image = next(image for step in engine.generate([JOB]) for image in step.finished)
-    head = reference.weights(folder / "model.safetensors")["lm_head.weight"]
+    image = finished(session.open_engine(PLAIN, GREEDY), [JOB])["0"]
+    head = reference.weights(original / "model.safetensors")["lm_head.weight"]
     for position in (0, 5):
         codes = image.codes[: position + 1].clone()
         codes[-1] = (codes[-1] + 1) % SIZES.codes
-        features = expected_features(folder, session, JOB.prompt, codes[:-1].tolist())
+        features = expected_features(original, session, JOB.prompt, codes[:-1].tolist())
         conditional, empty = features[:, -1] @ head.T
         guided = empty + distribution.cfg * (conditional - empty)
         expected = float((guided[image.codes[position]] - guided[codes[-1]]).abs())
         assert gap(session.target, distribution, image, codes) == pytest.approx(expected, abs=1e-5)
 
 
-def test_all_parts_next_to_the_transformer_are_placed(folder) -> None:
-    target = open_llamagen(small_settings(folder, model="llamagen")).target
+def test_all_parts_next_to_the_transformer_are_placed(original) -> None:
+    target = SMALL["llamagen"].load(original).target
     target.place(torch.device("meta"))
     parts = (target.prompts.caption, target.prompts.text.model, target.images.model)
     assert {weight.device.type for part in parts for weight in part.parameters()} == {"meta"}

@@ -1,13 +1,11 @@
-"""Lumina-mGPT: prompts, sizes, forced row ends;
-every method decodes what a plain loop over whole rows decodes.
-"""
+"""Lumina-mGPT: prompts, sizes, row ends; every method decodes what a plain loop decodes."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 from browser import thinned
+from fakes import codes, finished
 from small import open_lumina
 
 from configs.fields import SettingsError
@@ -23,6 +21,7 @@ from runs.session import Session
 
 JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12), Job("c", "fog", 13)]
 METHODS = {
+    "ar": MethodSettings("ar"),
     "static": MethodSettings(method="static"),
     "eagle2 topk": MethodSettings(method="eagle2", proposal="topk", depth=3, width=3, nodes=9),
     "deep eagle2": MethodSettings(method="eagle2", depth=7, width=3, nodes=12),
@@ -42,51 +41,28 @@ CASES = thinned(product(["64", "96x64", "32x96"], DISTRIBUTIONS))
 
 @torch.inference_mode()
 def plain_decode(session: Session, job: Job, distribution: SamplingDistribution) -> list[int]:
-    """Both guidance contexts as sequences of their own, read whole at every token;
-    rows closed by hand.
-    """
+    """Both guidance contexts read whole at every token; rows closed by hand."""
     target, words = session.target, session.target.prompts.words
     grid, first = target.grid, words.image.first_id
     size = [words[f"<reserved{8800 + side // 2:05d}>"] for side in (grid.rows, grid.columns)]
     pixels = f"{16 * grid.columns}x{16 * grid.rows}"
     text = f"Generate an image of {pixels} according to the following prompt:\n{job.prompt}"
     image = [words["<racm3:break>"], *size]
-    rows = [[0, *words.tokenizer.encode(text).ids, words["<reserved08706>"], *image], image][
-        : distribution.guidance
-    ]
-    codes = []
+    rows = [[0, *words.tokenizer.encode(text).ids, words["<reserved08706>"], *image], image]
+    rows, codes = rows[: distribution.guidance], []
     for position in range(grid.tokens):
-        ids = [torch.tensor([row]) for row in rows]
-        logits = [
-            target.score(target.features(i, Context(torch.arange(i.shape[1])[None]))[:, -1:])
-            for i in ids
+        contexts = [Context(torch.arange(len(row))[None]) for row in rows]
+        features = [
+            target.features(torch.tensor([row]), context)[:, -1:]
+            for row, context in zip(rows, contexts, strict=True)
         ]
-        log_p = distribution(torch.cat(logits))[0, 0]
-        noise = (
-            0
-            if distribution.greedy
-            else gumbel(job.seed, "target", torch.tensor([position]), target.vocab.size)[0]
-        )
-        codes.append(int((log_p + noise).argmax()))
-        new = [codes[-1] + first] + [words["<reserved08799>"]] * (
-            (position + 1) % grid.columns == 0
-        )
-        rows = [row + new for row in rows]
+        values = distribution(target.score(torch.cat(features)))[0, 0]
+        if not distribution.greedy:
+            values += gumbel(job.seed, "target", torch.tensor([position]), target.vocab.size)[0]
+        codes.append(int(values.argmax()))
+        end = [words["<reserved08799>"]] if (position + 1) % grid.columns == 0 else []
+        rows = [[*row, codes[-1] + first, *end] for row in rows]
     return codes
-
-
-def decode(
-    session: Session, method: MethodSettings, distribution: SamplingDistribution, batch: int
-) -> dict[str, list[int]]:
-    sampling = SamplingSettings(**vars(distribution))
-    engine = replace(session, settings=replace(session.settings, batch_size=batch)).open_engine(
-        method, sampling
-    )
-    return {
-        image.job.id: image.codes.tolist()
-        for step in engine.generate(JOBS)
-        for image in step.finished
-    }
 
 
 @pytest.mark.parametrize(("size", "distribution"), CASES, ids=str)
@@ -94,10 +70,9 @@ def test_every_method_decodes_what_a_plain_loop_decodes(size, distribution, lumi
     lumina = open_lumina(lumina_folder, size)
     truth = {job.id: plain_decode(lumina, job, distribution) for job in JOBS}
     assert len({tuple(codes) for codes in truth.values()}) == 3
-    for batch in (1, 3):
-        assert decode(lumina, MethodSettings(method="ar"), distribution, batch) == truth
-        for name, method in METHODS.items():
-            assert decode(lumina, method, distribution, batch) == truth, (name, batch)
+    sampling = SamplingSettings(**vars(distribution))
+    for batch, (name, method) in product((1, 3), METHODS.items()):
+        assert codes(lumina.open_engine(method, sampling, batch), JOBS) == truth, (name, batch)
 
 
 def test_trees_run_on_across_row_ends(lumina_folder) -> None:
@@ -108,7 +83,7 @@ def test_trees_run_on_across_row_ends(lumina_folder) -> None:
     assert max(accepted) >= 2
 
 
-def test_prompt_rows(lumina_folder) -> None:
+def test_prompt_rows_and_images_are_of_the_size(lumina_folder) -> None:
     target = open_lumina(lumina_folder, "96x64").target
     rows = target.prompt("a cat", 2)
     names = [target.prompts.words.tokenizer.id_to_token(i) for i in rows.ids[0].tolist()]
@@ -116,25 +91,14 @@ def test_prompt_rows(lumina_folder) -> None:
     assert names[0] == "<s>"
     assert names[-4:] == ["<reserved08706>", "<racm3:break>", "<reserved08802>", "<reserved08803>"]
     assert text == "Generate an image of 96x64 according to the following prompt:\na cat"
-    start = rows.starts.tolist()[1]
-    assert (
-        rows.starts.tolist()[0] == 0 and rows.ids[1, start:].tolist() == rows.ids[0, -3:].tolist()
-    )
-
-
-def test_images_have_the_asked_size(lumina_folder) -> None:
-    target = open_lumina(lumina_folder, "96x64").target
+    begin, start = rows.starts.tolist()
+    assert begin == 0 and rows.ids[1, start:].tolist() == rows.ids[0, -3:].tolist()
     assert target.to_image(torch.zeros(1, 24, dtype=torch.long)).shape == (1, 64, 96, 3)
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("768", (768, 768)),
-        ("1024x576", (1024, 576)),
-        ("512x1024", (512, 1024)),
-        ("1024", (1024, 1024)),
-    ],
+    [("1024", (1024, 1024)), ("1024x576", (1024, 576)), ("512x1024", (512, 1024))],
 )
 def test_sizes(text, size) -> None:
     assert parse_size(text, TARGETS["lumina_mgpt"].sizes) == size
@@ -150,27 +114,17 @@ def test_bad_sizes_are_refused_before_anything_is_loaded(text) -> None:
 
 @pytest.mark.parametrize(
     ("path", "size"),
-    [
-        ("a/Lumina-mGPT-7B-512", "512"),
-        ("x/y-1024/", "1024"),
-        ("ckpts/mine", "768"),
-        ("b-512x", "768"),
-    ],
+    [("a/Lumina-mGPT-7B-512", "512"), ("x/y-1024/", "1024"), ("mine", "768"), ("b-512x", "768")],
 )
 def test_the_size_is_that_of_the_folders_name(path, size) -> None:
     assert RunSettings(prompt="a cat", model="lumina_mgpt", model_path=path).target_size == size
 
 
 def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
-    """Every token is the choice of the distribution that a fresh pass over the tokens before it
-    gives.
-    """
+    """Every token is the choice after a fresh pass over the tokens before it."""
     session = open_lumina(lumina_folder, "96x64")
-    distribution, engine = (
-        sampling_distribution(session.settings.sampling),
-        session.open_engine(MethodSettings("ar")),
-    )
-    image = next(image for step in engine.generate(JOBS[:1]) for image in step.finished)
+    distribution = sampling_distribution(session.settings.sampling)
+    image = finished(session.open_engine(METHODS["ar"]), JOBS[:1])["a"]
     for position in range(1, session.target.grid.tokens):
         logits = _logits(session.target, distribution, image.job, image.codes[:position])
         noise = gumbel(image.job.seed, "target", torch.tensor([position]), logits.shape[-1])

@@ -1,15 +1,13 @@
 """Lumina-mGPT 2.0 against transformers' Chameleon, and its codec against the authors' pixels."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from families import PROMPTS, cached_logits, decoded
-from small import small_settings
+from families import PLAIN, PROMPTS, SMALL, decoded
 from small_lumina2 import CODEC, LUMINA2, SPECIAL, write_lumina2
 
-from configs.schema import MethodSettings, SamplingSettings
+from configs.schema import SamplingSettings
 from models.base import ImageGrid
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, movqgan_files
@@ -17,31 +15,12 @@ from models.registry import FAMILIES
 from models.target import TargetModel
 from models.targets.lumina_mgpt import FIRST_CODE
 from models.targets.prompts import room_for_prompts
-from runs.check.transformers import ORACLES
-from runs.session import Session, open_session
+from runs.session import open_session
 
-PLAIN = MethodSettings("ar")
-CPU = torch.device("cpu")
-TEXT = " A red cat, é.\n"
+TEXT, LAYOUTS = " A red cat, é.\n", ["lumina_mgpt2"]
 BEGIN, START, ROW_END, END_OF_TURN = 256, 257, 259, 263
 SIZE = 261  # <reserved08801>: 32 pixels
 REQUEST = "Generate an image of 32x32 according to the following prompt:\n"
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
-    return write_lumina2(tmp_path_factory.mktemp("lumina2") / "Lumina-mGPT-2.0")
-
-
-@pytest.fixture(scope="module")
-def session(original) -> Session:
-    return open_session(small_settings(original, model="lumina_mgpt2"))
-
-
-def load(folder: Path, method: MethodSettings = PLAIN, **changes: str) -> Session:
-    return open_session(
-        replace(small_settings(folder, model="lumina_mgpt2").with_method(method), **changes)
-    )
 
 
 def encoded(target: TargetModel, text: str) -> list[int]:
@@ -63,35 +42,23 @@ def test_prompt_rows(session) -> None:
 
 
 def test_bos_begins_a_prompt_where_there_is_one(tmp_path) -> None:
-    target = load(write_lumina2(tmp_path / "model", bos="<eoss>")).target
+    target = SMALL["lumina_mgpt2"].load(write_lumina2(tmp_path / "model", bos="<eoss>")).target
     assert target.prompt(TEXT, 1).ids[0, 0] == 258
 
 
 def test_the_end_of_the_turn_is_text_where_it_is_no_token(tmp_path) -> None:
-    target = load(write_lumina2(tmp_path / "model", words=SPECIAL[:-1])).target
+    folder = write_lumina2(tmp_path / "model", words=SPECIAL[:-1])
+    target = SMALL["lumina_mgpt2"].load(folder).target
     row = [BEGIN, *encoded(target, TEXT + "<reserved08706>"), START, SIZE, SIZE]
     assert target.prompt(TEXT, 1).ids.tolist() == [row]
     assert target.prompts.shortest == target.length("")
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("fp64", 1e-5), ("fp32", 1e-4)])
-def test_logits_of_both_guidance_rows_across_row_ends(dtype, bound, original) -> None:
-    target = open_session(small_settings(original, dtype, model="lumina_mgpt2")).target
-    oracle, end = ORACLES["lumina_mgpt2"](original, target), target.grid.row_end
-    codes = [3, 20, 7, 0, end, 11, 23, 5, 1, end, 9, 9]
-    rows, image = target.prompt(TEXT, 2), torch.tensor(codes) + FIRST_CODE
-    sequences = [torch.cat([rows.ids[row, start:], image]) for row, start in enumerate(rows.starts)]
-    expected = [oracle.score(oracle.features(ids[None])[-13:]) for ids in sequences]
-    found = cached_logits(target, TEXT, codes)
-    assert found.std() > 0.3
-    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=bound)
-
-
 @pytest.mark.parametrize("given", [4.0, 3.0])
-def test_a_greedy_image_is_that_of_the_authors_loop(given, original, session) -> None:
+def test_a_greedy_image_is_that_of_the_authors_loop(given, session, theirs) -> None:
     """Their loop raises --cfg 3 to 4: `--cfg 4` equals it, `--cfg 3` does not."""
     target = session.target
-    oracle, guidance, image = ORACLES["lumina_mgpt2"](original, target), given, []
+    guidance, image = given, []
     size = [START, SIZE, SIZE]
     rows = [[BEGIN, *encoded(target, PROMPTS[2]), END_OF_TURN, *size], size]
     while len(image) < 20:
@@ -100,7 +67,7 @@ def test_a_greedy_image_is_that_of_the_authors_loop(given, original, session) ->
             continue
         guidance = max(4.0, guidance * (1 - (2 + len(image)) / 4))
         text, empty = (
-            oracle.score(oracle.features(torch.tensor([[*row, *image]]))[-1]) for row in rows
+            theirs.score(theirs.features(torch.tensor([[*row, *image]]))[-1]) for row in rows
         )
         image.append(int((guidance * (text - empty) + empty).argmax()) + FIRST_CODE)
     expected = [token - FIRST_CODE for token in image if token != ROW_END]
@@ -148,6 +115,7 @@ def test_the_published_sizes() -> None:
     assert room_for_prompts(built.module.spec, grid) == 928
 
 
-def test_the_tokenizer_needs_a_token_for_the_size(original) -> None:
+def test_the_tokenizer_needs_a_token_for_the_size(family, original) -> None:
+    settings = replace(family.settings(original), target_size="96x64")
     with pytest.raises(ValueError, match="no token for a side of 96 pixels, '<reserved08803>'"):
-        load(original, target_size="96x64")
+        open_session(settings)

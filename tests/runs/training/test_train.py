@@ -12,7 +12,7 @@ import torch
 from browser import only_in_all
 from families import SMALL
 from safetensors.torch import load_file
-from small import LUMINA, Sizes, small_settings, write_checkpoint
+from small import Sizes, small_settings, write_checkpoint
 from small_llamagen import open_llamagen, write_llamagen
 
 import main
@@ -278,8 +278,6 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, layers, tmp_path, mo
         folder = write_llamagen(tmp_path)
         target = open_llamagen(small_settings(folder, "fp32", model="llamagen")).target
         monkeypatch.setattr("runs.training.train.open_target", lambda run: target)
-    elif model == "lumina_mgpt":
-        folder = write_checkpoint(tmp_path / "model", LUMINA)
     else:
         folder = SMALL[model].write(tmp_path)
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)

@@ -1,0 +1,81 @@
+"""The small checkpoints of the LAYOUTS that a module names, and transformers' class with the same
+weights.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from families import SMALL, Small
+from transformers import (
+    Emu3ForConditionalGeneration,
+    GemmaForCausalLM,
+    GlmImageForConditionalGeneration,
+    JanusForConditionalGeneration,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from runs.check.transformers import ORACLES, Oracle
+from runs.session import Session
+
+CLASSES = {
+    "emu3": Emu3ForConditionalGeneration,
+    "emu3_5": Qwen3ForCausalLM,
+    "glm_image": GlmImageForConditionalGeneration,
+    "janus_pro": JanusForConditionalGeneration,
+    "liquid": GemmaForCausalLM,
+}
+
+
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory) -> dict[str, Path]:
+    """Whole folders by layout, each in a folder of its own; tests read them only."""
+    return {name: small.write(tmp_path_factory.mktemp("family")) for name, small in SMALL.items()}
+
+
+@pytest.fixture
+def folder(request, originals, tmp_path) -> Path:
+    """A copy of the layout `name`, with the parts next to it, that a test may change."""
+    original = originals[request.getfixturevalue("name")]
+    return Path(shutil.copytree(original.parent, tmp_path / "copy")) / original.name
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "family" in metafunc.fixturenames:
+        metafunc.parametrize("family", metafunc.module.LAYOUTS, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def family(request) -> Small:
+    return SMALL[request.param]
+
+
+@pytest.fixture(scope="module")
+def original(family, tmp_path_factory) -> Path:
+    """The checkpoint; tests read it only."""
+    return family.write(tmp_path_factory.mktemp("family"))
+
+
+@pytest.fixture(scope="module")
+def session(family, original) -> Session:
+    """Target and drafter in fp64."""
+    return family.open(family.settings(original))
+
+
+@pytest.fixture(scope="module")
+def theirs(family, tmp_path_factory) -> torch.nn.Module | Oracle:
+    """The oracle in fp64, from files of the layout that transformers reads."""
+    small = SMALL[family.model]
+    folder = small.write(tmp_path_factory.mktemp("theirs"))
+    if family.model == "lumina_mgpt2":  # whose norms are stored once for all heads
+        return ORACLES[family.model](folder, small.load(folder).target)
+    given = {}
+    if family.model == "emu3_5":
+        entries = json.loads((folder / "config.json").read_text())
+        entries.pop("model_type")  # its authors'
+        given["config"] = Qwen3Config(**entries)
+    model = CLASSES[family.model].from_pretrained(folder, dtype=torch.float64, **given)
+    return model.eval()

@@ -1,0 +1,45 @@
+"""Logits of both guidance rows against transformers' classes, in layouts of all families."""
+
+import pytest
+import torch
+from families import cached_logits
+from torch import Tensor
+from transformers import JanusForConditionalGeneration
+
+from decoding.row_ends import with_row_ends
+from models.target import TargetModel
+from runs.check.transformers import Oracle
+
+LAYOUTS = ("emu3", "emu3 of today", "emu3_5", "janus_pro", "janus_pro of the authors", "liquid")
+LAYOUTS += ("lumina_mgpt2",)
+TEXT, CODES = " A red cat, é.\n", [3, 20, 7, 0, 11, 23, 5, 1, 9, 9]
+
+
+def their_logits(model: torch.nn.Module | Oracle, target: TargetModel, ids: Tensor) -> Tensor:
+    """Return logits (n, codes) of the image codes after every id (1, n) of a row."""
+    first = target.vocab.first_id
+    if isinstance(model, Oracle):
+        return model.score(model.features(ids))
+    if not isinstance(model, JanusForConditionalGeneration):
+        return model(input_ids=ids).logits[0, :, first : first + target.vocab.size]
+    words = model.get_input_embeddings()(ids.clamp(max=first - 1))
+    image = model.prepare_embeddings_for_image_generation((ids - first).clamp(min=0))
+    mixed = torch.where((ids < first)[..., None], words, image)
+    features = model.model.language_model(inputs_embeds=mixed).last_hidden_state
+    return model.model.generation_head(features)[0]
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("fp64", 1e-5), ("fp32", 1e-4)])
+@torch.inference_mode()
+def test_they_are_transformers(dtype, bound, family, original, theirs) -> None:
+    """Ours read code by code from a cache, theirs row by row without padding."""
+    target = family.load(original, dtype=dtype).target
+    codes = with_row_ends(torch.tensor(CODES), target.grid).tolist()
+    rows, image = target.prompt(TEXT, 2), torch.tensor(codes) + target.vocab.first_id
+    expected = torch.stack([
+        their_logits(theirs, target, torch.cat([ids[start:], image])[None])[-1 - len(codes) :]
+        for ids, start in zip(rows.ids, rows.starts.tolist(), strict=True)
+    ])  # fmt: skip
+    assert expected.std() > 0.3
+    found = cached_logits(target, TEXT, codes)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=bound)
