@@ -65,10 +65,9 @@ def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tup
     content = _content(path) if path.exists() else b""
     if content and (fault := failed_download(content)):
         raise mismatch(str(path), fault, _LINES)
-    texts = content.split(b"\n")
+    texts = content.removesuffix(b"\n").split(b"\n")
     lines = [(number, _parse_line(text, key, finite)) for number, text in enumerate(texts, 1)]
-    # -2, since after a whole last line `texts` ends with an empty one.
-    for number, record in lines[:-2]:  # only what stands last can be the half that a kill left
+    for number, record in lines[:-1]:  # only what stands last can be the half that a kill left
         if record is None:
             refuse_line(path, number, shortened(texts[number - 1].decode(errors="replace")))
     return [(number, record) for number, record in lines if record is not None]

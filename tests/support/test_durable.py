@@ -71,3 +71,13 @@ def test_texts_in_no_encoding_are_written_as_json(tmp_path):
         (tmp_path / name).write_bytes(content)
     assert read_lines(tmp_path / "lines") == [odd] and read_object(tmp_path / "object") == odd
     assert "é".encode() in encode_json({"id": "é"})  # as it is, where that can be
+
+
+@pytest.mark.parametrize(("end", "read"), [('{"id": "c', ["a"]), ('{"id": "c"}\n', ["a", "c"])])
+def test_only_the_last_line_may_be_cut(tmp_path, end, read) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"id": "a"}\n' + end)
+    assert [record["id"] for record in read_lines(path)] == read
+    path.write_text('{"id": "a"}\n{"id": \n' + end)
+    with pytest.raises(SettingsError, match="records.jsonl, line 2: "):
+        read_lines(path)
