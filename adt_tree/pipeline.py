@@ -8,24 +8,22 @@ from typing import Any, Self, Unpack
 import torch
 from tqdm import tqdm
 
-from adt_tree.calls import (
-    CallOptions,
-    StepCallback,
-    call_items,
-    call_jobs,
-    call_settings,
-    with_options,
-)
 from adt_tree.output import ImageOutput, MethodTable, StreamStep, image_output
 from adt_tree.sources import (
     ALIASES,
     SETTINGS,
+    CallOptions,
+    StepCallback,
     as_flags,
     as_python,
+    call_items,
+    call_jobs,
+    call_settings,
     check_names,
     plain,
     python_names,
     source_values,
+    with_options,
     with_tuned,
 )
 from adt_tree.streaming import Seen, stream_steps

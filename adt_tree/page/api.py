@@ -20,11 +20,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adt_tree.calls import call_items, with_options
 from adt_tree.page.batches import ImageQueue, Order, QueueFull
 from adt_tree.page.stage import encoded
 from adt_tree.pipeline import Pipeline
-from adt_tree.sources import ALIASES
+from adt_tree.sources import ALIASES, call_items, with_options
 from configs.commands import flags_of
 from configs.fields import (
     Settings,

@@ -12,8 +12,7 @@ from pathlib import Path
 import gradio as gr
 from gradio.components import Component
 
-from adt_tree.page.drawing import Painter, Wish
-from adt_tree.page.stage import WORDS, example, stage_html, words
+from adt_tree.page.stage import WORDS, Painter, Wish, example, stage_html, words
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 

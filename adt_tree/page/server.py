@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
-from adt_tree.page.drawing import Painter
+from adt_tree.page.stage import Painter
 from adt_tree.pipeline import Pipeline
 from configs.fields import mismatch
 from configs.tools import PageSettings

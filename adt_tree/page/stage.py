@@ -1,19 +1,29 @@
-"""What the page's stage shows: two images so far, their drafts and figures, and the verdict."""
+"""What the page's stage shows: two images so far, their drafts and figures, and the verdict.
+
+Both images are generated in turns on one machine, so that both methods get the same time.
+"""
 
 import base64
 import io
 import json
-from dataclasses import asdict
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
+from urllib.parse import urlencode
 
 from PIL import Image
 
 from adt_tree.output import StreamStep
+from adt_tree.pipeline import Pipeline
+from configs.fields import mismatch
+from configs.method_table import METHODS
 
 Value = dict[str, Any]
 HERE = Path(__file__).parent
+SLOW, INTERVAL = 0.25, 0.1  # seconds after a round that is shown slowly, and between others shown
 # Methods as visitors read them.
 WORDS = {
     "ar": "Plain decoding",
@@ -35,28 +45,20 @@ class Panel:
         self.method, self.columns, self.first = method, columns, first
         self.step: StreamStep | None = None
         # by position: accepted draft tokens of its round; None: the prompt's pass gave the token
-        self.heat: list[int | None] = []
+        self.heat: list[int | None] = [None]
         self._image, self._painted = "", 0
 
-    def take(self, step: StreamStep) -> bool:
-        """Take over a round; returns whether it finished a row of the image."""
-        before = self._decided
-        if self.step is None:
-            self.heat = [None]
+    def take(self, step: StreamStep) -> None:
+        """Take over a round."""
         self.heat += [step.accepted] * (step.decided - len(self.heat))
         self.step = step
-        return self._decided // self.columns > before // self.columns
-
-    @property
-    def _decided(self) -> int:
-        """Tokens decided so far in the grid that is shown."""
-        return 0 if self.step is None else max(self.step.decided - self.first, 0)
 
     def value(self) -> Value:
         """Return what the page draws, as JSON takes it."""
-        step, decided = self.step, self._decided
+        step = self.step
         if step is None:
             return {"method": self.method, "words": words(self.method), "decided": 0}
+        decided = max(step.decided - self.first, 0)  # in the grid that is shown
         # Only after a finished row: every picture runs the image decoder.
         if decided // self.columns > self._painted // self.columns:
             # without loss at the end, small before
@@ -151,3 +153,85 @@ def _speed(ratio: float) -> str:
         return "at the same speed"
     more, change = max(ratio, 1 / ratio), "faster" if ratio > 1 else "slower on this machine"
     return f"{more:.1f} times {change}" if more >= 1.5 else f"{100 * (more - 1):.0f} % {change}"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a visitor asks for.
+
+    tokens: draft tokens per round, at most; 0 leaves that to the method. slow: every round is shown
+    for a while.
+    """
+
+    prompt: str
+    method: str
+    seed: int
+    temperature: float
+    guidance_scale: float
+    top_k: int
+    tokens: int
+    slow: bool
+
+    @property
+    def link(self) -> str:
+        """The query of an address that opens the page with this wish."""
+        values = {name: int(v) if isinstance(v, bool) else v for name, v in asdict(self).items()}
+        return urlencode(values)
+
+
+def race(streams: Sequence[Iterator[StreamStep]]) -> Iterator[tuple[int, StreamStep]]:
+    """Yield the rounds of several streams with the stream's number.
+
+    The stream that has decoded for the shortest time goes next, so after each round all have
+    decoded for about as long: what is drawn so far shows who is faster, though no two rounds run at
+    the same time.
+    """
+    spent = dict.fromkeys(range(len(streams)), 0.0)
+    while spent:
+        number = min(spent, key=spent.__getitem__)
+        if (step := next(streams[number], None)) is None:
+            del spent[number]
+        else:
+            spent[number] = step.seconds
+            yield number, step
+
+
+class Painter:
+    """Draws for the page, on one model."""
+
+    def __init__(self, pipe: Pipeline, pause: float = SLOW):
+        """pause: seconds after every round of a wish to see them."""
+        self.pipe, self._pause = pipe, pause
+
+    def draw(self, wish: Wish) -> Iterator[Value]:
+        """Yield the stage's values until both images are finished."""
+        options = {name: getattr(wish, name) for name in ("temperature", "guidance_scale", "top_k")}
+        seed = {"seed": wish.seed}
+        plain = Pipeline.from_pipe(self.pipe, method="ar").stream(wish.prompt, **seed, **options)
+        grid, pipe = self.pipe.weights.target.grid, self._fast(wish)
+        panels = [Panel(name, grid.columns, grid.first) for name in ("ar", wish.method)]
+        fast = pipe.stream(wish.prompt, **seed, **options)
+        asked = {"prompt": wish.prompt, "link": wish.link}
+        latest = 0.0  # when a round was shown
+        for number, step in race([plain, fast]):
+            panels[number].take(step)
+            if wish.slow:
+                time.sleep(self._pause)
+            now = time.perf_counter()
+            if wish.slow or step.finished or now - latest >= INTERVAL:
+                latest = now
+                yield stage_value("drawing", self.pipe.grid, panels) | asked
+        # slowly shown rounds pause in between, so times say nothing of the methods
+        equal = pipe.settings.method.same_tokens(wish.temperature)
+        ended = verdict(panels[0].step, panels[1].step, equal, not wish.slow)
+        yield stage_value("done", self.pipe.grid, panels) | asked | {"verdict": ended}
+
+    def _fast(self, wish: Wish) -> Pipeline:
+        settings: dict[str, Any] = {"method": wish.method}
+        if wish.tokens:
+            limits = [n for n in ("nodes", "window") if n in METHODS[wish.method].defaults]
+            if not limits:
+                expected = f"0 with {wish.method}, which has a fixed tree"
+                raise mismatch("draft tokens", str(wish.tokens), expected)
+            settings[limits[0]] = wish.tokens
+        return Pipeline.from_pipe(self.pipe, **settings)

@@ -8,8 +8,7 @@ import json
 from pathlib import Path
 
 from adt_tree import Pipeline
-from adt_tree.page.drawing import Painter, Wish
-from adt_tree.page.stage import HERE
+from adt_tree.page.stage import HERE, Painter, Wish
 from support.script import run_script
 
 

@@ -25,9 +25,8 @@ from adt_tree.page.app import (
     started,
     stopping,
 )
-from adt_tree.page.drawing import Painter, Wish
 from adt_tree.page.server import NO_PROXY
-from adt_tree.page.stage import HERE, WORDS, example, verdict, words
+from adt_tree.page.stage import HERE, WORDS, Painter, Wish, example, verdict, words
 from adt_tree.weights import completed
 from configs.fields import SettingsError
 from configs.method_table import METHODS

@@ -28,7 +28,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 
 import main
 from adt_tree import Pipeline
-from adt_tree.page.drawing import Painter, Wish
+from adt_tree.page.stage import Painter, Wish
 from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import SamplingSettings
