@@ -12,32 +12,34 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import fire
 
+from configs.benchmark import BenchmarkSettings, TuneSettings
 from configs.command_line import read_words
-from configs.fields import SettingsError, mismatch, near_names, one_of
+from configs.evaluation import EvaluateSettings
+from configs.extraction import ExtractionSettings
+from configs.fields import Settings, SettingsError, mismatch, near_names, one_of, settings_dict
 from configs.help import asked_help, program_help
+from configs.schema import RunSettings
+from configs.tools import DistanceSettings, InspectSettings, PageSettings
+from configs.training import TrainSettings
 from runs import commands
+from runs.captioned_images import captioned_images
+from runs.prompts import prompt_items
 from support.border import run_guarded
 
 
-def generate_images(texts: Mapping[str, str]) -> None:
-    settings = commands.run_settings(texts)
-    _check_device(settings.device)
+def generate_images(settings: RunSettings) -> None:
     from runs.generate import generate_images
 
     generate_images(settings)
 
 
-def benchmark(texts: Mapping[str, str]) -> None:
-    settings = commands.benchmark_settings(texts)
-    _check_device(settings.run.device)
-    from runs.prompts import prompt_items
-
-    prompt_items(settings.run)  # reports a bad prompt file before the model is loaded
+def benchmark(settings: BenchmarkSettings) -> None:
+    prompt_items(settings.run)  # reports a bad prompt file before the slow imports
     if settings.sweep is not None:
         from eval.bench.sweep import run_sweep
 
@@ -48,20 +50,14 @@ def benchmark(texts: Mapping[str, str]) -> None:
         run_benchmark(settings)
 
 
-def tune(texts: Mapping[str, str]) -> None:
-    settings = commands.tune_settings(texts)
-    _check_device(settings.run.device)
-    from runs.prompts import prompt_items
-
-    prompt_items(settings.run)  # reports a bad prompt file before the model is loaded
+def tune(settings: TuneSettings) -> None:
+    prompt_items(settings.run)  # as above
     from eval.bench.tune import run_tune
 
     run_tune(settings)
 
 
-def evaluate(texts: Mapping[str, str]) -> None:
-    settings = commands.evaluate_settings(texts)
-    _check_device(settings.device)
+def evaluate(settings: EvaluateSettings) -> None:
     from eval.report.run import read_runs
 
     # Folders that cannot be used are reported before the slow imports.
@@ -71,71 +67,49 @@ def evaluate(texts: Mapping[str, str]) -> None:
     evaluate(settings, runs)
 
 
-def extract_tokens(texts: Mapping[str, str]) -> None:
-    settings = commands.extraction_settings(texts)
-    _check_device(settings.run.device)
+def extract_tokens(settings: ExtractionSettings) -> None:
     if settings.data_dir is not None:
-        from runs.captioned_images import captioned_images
-
         captioned_images(Path(settings.data_dir))  # reports a bad folder before the slow imports
     from runs.extract import extract_tokens
 
     extract_tokens(settings)
 
 
-def inspect(texts: Mapping[str, str]) -> None:
-    settings = commands.inspect_settings(texts)
-    if settings.run:
-        _check_device(settings.device)
+def inspect(settings: InspectSettings) -> None:
     from runs.check.files import inspect_checkpoint
 
     inspect_checkpoint(settings)
 
 
-def vq_distances(texts: Mapping[str, str]) -> None:
-    settings = commands.distance_settings(texts)
+def vq_distances(settings: DistanceSettings) -> None:
     from runs.distances import make_distances
 
     make_distances(settings)
 
 
-def demo(texts: Mapping[str, str]) -> None:
-    settings = commands.page_settings(texts)
-    _check_device(settings.engine.device)
+def demo(settings: PageSettings) -> None:
     from adt_tree.page.server import serve
 
     serve(settings)
 
 
-def train_drafter(texts: Mapping[str, str]) -> None:
-    settings = commands.train_settings(texts)
-    _check_device(settings.device)
+def train_drafter(settings: TrainSettings) -> None:
     from runs.training.train import train
 
     train(settings)
 
 
-def _check_device(name: str) -> None:
-    """Refuse a GPU that is not there before the slow imports."""
-    if name.startswith("cuda"):
-        from support.devices import pick_device
-
-        pick_device(name)
-
-
+# by name: what makes the settings of the texts of a command line, and what runs them
 COMMANDS = {
-    function.__name__: function
-    for function in (
-        generate_images,
-        benchmark,
-        tune,
-        evaluate,
-        extract_tokens,
-        inspect,
-        vq_distances,
-        demo,
-        train_drafter,
-    )
+    "generate_images": (commands.run_settings, generate_images),
+    "benchmark": (commands.benchmark_settings, benchmark),
+    "tune": (commands.tune_settings, tune),
+    "evaluate": (commands.evaluate_settings, evaluate),
+    "extract_tokens": (commands.extraction_settings, extract_tokens),
+    "inspect": (commands.inspect_settings, inspect),
+    "vq_distances": (commands.distance_settings, vq_distances),
+    "demo": (commands.page_settings, demo),
+    "train_drafter": (commands.train_settings, train_drafter),
 }
 GONE_COMMANDS = {"verify": "inspect --run"}
 
@@ -159,9 +133,21 @@ def run(words: Sequence[str]) -> None:
     if "--help" in words or "-h" in words:
         print(asked_help([name, *words[1:]]))
         return
-    texts = read_words(name, words[1:])
+    read_settings, work = COMMANDS[name]
+    settings = read_settings(read_words(name, words[1:]))
+    _check_device(settings)
     # fire dispatches but reads no flag: it would make numbers, lists and dicts of prompts
-    fire.Fire({name: lambda: COMMANDS[name](texts)}, command=[name], name="main.py")
+    fire.Fire({name: lambda: work(settings)}, command=[name], name="main.py")
+
+
+def _check_device(settings: Settings) -> None:
+    """Refuse a GPU that is not there before the slow imports."""
+    flags = settings_dict(settings)
+    computes = flags.get("run", True)  # `inspect` without --run does not
+    if computes and flags.get("device", "").startswith("cuda"):
+        from support.devices import pick_device
+
+        pick_device(flags["device"])
 
 
 def main(words: Sequence[str] | None = None) -> int:

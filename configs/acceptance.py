@@ -4,7 +4,6 @@ A new rule is an entry here, one in runs/methods.py and a module in decoding/ver
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from configs.fields import Settings, refuse, setting, settings_fields
 
@@ -12,11 +11,11 @@ PROPOSALS = ("topk", "coupled", "sampled")
 
 
 @dataclass(frozen=True)
-class LanternSettings(Settings):
+class LanternSettings(
+    Settings, prefix="lantern_", group="Relaxed acceptance (--verifier lantern, lantern_coupled)"
+):
     """Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (arXiv 2502.06352)."""
 
-    prefix: ClassVar[str] = "lantern_"
-    group: ClassVar[str] = "Relaxed acceptance (--verifier lantern, lantern_coupled)"
     # k and delta: the defaults of LANTERN's code
     # high: a table of nearest codes has at most 65,535 columns (models/codecs/codebook.py)
     k: int = setting(
@@ -50,11 +49,9 @@ class LanternSettings(Settings):
 
 
 @dataclass(frozen=True)
-class GsdSettings(Settings):
+class GsdSettings(Settings, prefix="gsd_", group="Relaxed acceptance (--verifier gsd)"):
     """Grouped speculative decoding (arXiv 2508.07747); the defaults are those of its code."""
 
-    prefix: ClassVar[str] = "gsd_"
-    group: ClassVar[str] = "Relaxed acceptance (--verifier gsd)"
     reach: int = setting(
         7,
         "how many of the next likelier and of the next less likely tokens may stand with a draft",
@@ -67,11 +64,9 @@ class GsdSettings(Settings):
 
 
 @dataclass(frozen=True)
-class PathSettings(Settings):
+class PathSettings(Settings, prefix="path_", group="Relaxed acceptance (--verifier path_relax)"):
     """PathRelax (arXiv 2606.10492); the default is that of its code."""
 
-    prefix: ClassVar[str] = "path_"
-    group: ClassVar[str] = "Relaxed acceptance (--verifier path_relax)"
     delta: float = setting(
         0.01,
         "share of the mean probability of the other paths' drafts at a position that a draft "

@@ -8,7 +8,6 @@ methods: eagle2,adt             further entries, without the axes (may be left o
 
 from dataclasses import MISSING, dataclass, replace
 from itertools import combinations, product
-from typing import ClassVar
 
 from configs.fields import (
     Settings,
@@ -33,10 +32,9 @@ _ENTRIES = "name[:flag=value...], by commas, as in --methods"
 
 
 @dataclass(frozen=True)
-class MethodsFlags(Settings):
+class MethodsFlags(Settings, group="Benchmark"):
     """The methods that a benchmark compares, as a command line names them."""
 
-    group: ClassVar[str] = "Benchmark"
     methods: str | None = setting(
         None,
         "methods to compare, by commas: name[:flag=value...]; name may be a recipe, file.yaml",
@@ -75,10 +73,9 @@ class Sweep(Settings):
 
 
 @dataclass(frozen=True)
-class BenchmarkSettings(Settings):
+class BenchmarkSettings(Settings, group="Benchmark"):
     """Several methods on the same prompts and seeds; `run.with_method` returns one's settings."""
 
-    group: ClassVar[str] = "Benchmark"
     run: RunSettings = part(RunSettings)
     methods: tuple[MethodSettings, ...] = ()
     repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
@@ -163,10 +160,9 @@ CANDIDATES = (
 
 
 @dataclass(frozen=True)
-class TuneSettings(Settings):
+class TuneSettings(Settings, group="Tuning"):
     """Which methods `tune` tries, on which prompts, and for how long."""
 
-    group: ClassVar[str] = "Tuning"
     prompt: str | None = setting(
         None, "your prompts, as for generate_images", shown="configs/prompts/tiny_validation.txt"
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
-from typing import ClassVar
 
 from configs.acceptance import NUMBERS
 from configs.benchmark import BenchmarkSettings, MethodsFlags, TuneSettings
@@ -16,10 +15,9 @@ from configs.training import TrainSettings
 
 
 @dataclass(frozen=True)
-class RecipeFlags(Settings):
+class RecipeFlags(Settings, group="Recipe"):
     """Recipes, and methods and rules from outside the checkout."""
 
-    group: ClassVar[str] = "Recipe"
     config: str | None = setting(
         None,
         "YAML files of `flag: value` lines, by commas; a later one and the command line win",

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import MISSING, dataclass
-from typing import ClassVar
 
 from configs.fields import refuse, setting, settings_fields
 from configs.gone import GONE_METRICS
@@ -24,14 +23,12 @@ def _weights(name: str, text: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(DeviceSettings):
+class EvaluateSettings(DeviceSettings, group="Evaluation"):
     """What to evaluate. The lists are written with commas."""
 
-    group: ClassVar[str] = "Evaluation"
     output_dir: str = setting(
         MISSING,
         "run folders of generate_images, by commas",
-        shown="required",
         wanted="run folders that generate_images wrote, by commas",
     )
     baseline: str | None = setting(

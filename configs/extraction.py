@@ -3,7 +3,6 @@
 import os
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from configs.fields import Settings, flags_in, missing, part, refuse, setting
 from configs.methods import MethodSettings
@@ -37,13 +36,12 @@ OF_SAMPLES = (
 
 
 @dataclass(frozen=True)
-class ExtractionSettings(Settings):
+class ExtractionSettings(Settings, group="Tokens"):
     """Where image tokens come from and go to.
 
     run: the target and its files; with --from_prompts also what is drawn and how.
     """
 
-    group: ClassVar[str] = "Tokens"
     run: RunSettings = part(RunSettings)
     data_dir: str | None = setting(
         None,
@@ -68,7 +66,6 @@ class ExtractionSettings(Settings):
         MISSING,
         "folder of the token shards; the same command continues",
         path=True,
-        shown="required",
         wanted="a folder for the token shards",
     )
 

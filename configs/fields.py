@@ -141,6 +141,9 @@ class Settings:
     group: ClassVar[str] = ""  # heading in the help
     prefix: ClassVar[str] = ""  # of the flags
 
+    def __init_subclass__(cls, group: str = "", prefix: str = "") -> None:
+        cls.group, cls.prefix = group or cls.group, prefix or cls.prefix
+
     def __post_init__(self) -> None:
         for flag, f in settings_fields(self).items():
             self.put(**{f.name: parse(f, flag, getattr(self, f.name))})
@@ -253,13 +256,12 @@ def parse(f: Field, flag: str, value: Any) -> Any:
     if isinstance(value, str):
         if "\0" in value:
             refuse(flag, value, "text without the character NUL")
+        value = limits.get("renamed", {}).get(value, value)
+        if value in limits.get("gone", ()):
+            raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
         value = _of_text(kind(f), value)
     elif kind(f) is float and type(value) is int:
         value = float(value)
-    if isinstance(value, str):
-        value = limits.get("renamed", {}).get(value, value)
-    if isinstance(value, str) and value in limits.get("gone", ()):
-        raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
     # Not isinstance: True is an int, but no number of images.
     if type(value) is not kind(f) or not _within(value, limits):
         near = near_names(value, limits.get("choices", ())) if isinstance(value, str) else ""

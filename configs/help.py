@@ -3,7 +3,7 @@
 import inspect
 import textwrap
 from collections.abc import Sequence
-from dataclasses import Field
+from dataclasses import MISSING, Field
 
 from configs.command_line import METHOD_FLAGS
 from configs.commands import COMMANDS, flags_of
@@ -128,4 +128,5 @@ def value_name(f: Field) -> str:
 def default_text(f: Field) -> str:
     switch = kind(f) is bool and f.default is not None
     default = ("off", "on")[f.default] if switch else f.default
+    default = "required" if default is MISSING else default
     return str(f.metadata.get("shown", default))

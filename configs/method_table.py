@@ -4,7 +4,6 @@ A new method is an entry here, one in runs/methods.py and a module in drafters o
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from configs.fields import Settings, refuse, setting
 
@@ -19,11 +18,9 @@ TREES = (
 
 
 @dataclass(frozen=True)
-class AdtSettings(Settings):
+class AdtSettings(Settings, prefix="adt_", group="ADT-Tree (--method adt)"):
     """ADT-Tree's numbers, by the symbols of arXiv 2512.21857, equation 2, which gives no values."""
 
-    prefix: ClassVar[str] = "adt_"
-    group: ClassVar[str] = "ADT-Tree (--method adt)"
     # Defaults within 1 % of the best in one-flag sweeps with six nodes (docs/results/adt.md).
     beta: float = setting(
         0.7, "acceptance from which the next tree is deeper and narrower", low=0, high=1

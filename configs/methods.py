@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
 from configs.fields import (
@@ -23,10 +23,9 @@ OF_YOUR_OWN = "If it is one of your own, import its module first; commands do wi
 
 
 @dataclass(frozen=True)
-class MethodSettings(Settings):
+class MethodSettings(Settings, group="Method"):
     """How images are decoded. Settings that do not apply to `method` are None."""
 
-    group: ClassVar[str] = "Method"
     method: str = setting(
         "adt",
         "decoding method; ar = plain decoding, the others draft",

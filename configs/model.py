@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from configs.fields import Settings, part, refuse, setting
 from configs.methods import MethodSettings
@@ -22,10 +21,9 @@ INDUCTOR = "inductor"  # what --compile says for torch's own compiler
 
 
 @dataclass(frozen=True)
-class CodecSettings(Settings):
+class CodecSettings(Settings, group="Model"):
     """Whose image codes, and where the files lie that turn them into pixels."""
 
-    group: ClassVar[str] = "Model"
     model: str = setting("tiny", "target model", choices=tuple(TARGETS))
     model_path: str | None = setting(
         None,
@@ -111,8 +109,7 @@ class LoadedSettings(ModelSettings):
 
 
 @dataclass(frozen=True)
-class DeviceSettings(Settings):
-    group: ClassVar[str] = "Machine"
+class DeviceSettings(Settings, group="Machine"):
     device: str = setting("auto", "auto (a GPU if there is one), cpu, cuda or cuda:N")
 
     def settle(self) -> None:

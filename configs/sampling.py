@@ -1,16 +1,14 @@
 """How a token is drawn from the target's logits."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from configs.fields import Settings, refuse, setting
 
 
 @dataclass(frozen=True)
-class SamplingSettings(Settings):
+class SamplingSettings(Settings, group="Sampling"):
     """The sampling distribution: guidance, then temperature, then top-k, then top-p."""
 
-    group: ClassVar[str] = "Sampling"
     cfg: float = setting(
         3.0,
         "guidance scale, 1 = no guidance",

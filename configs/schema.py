@@ -6,7 +6,6 @@ import os
 import re
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 from configs.acceptance import LanternSettings
 from configs.fields import (
@@ -71,14 +70,12 @@ _PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "
 
 
 @dataclass(frozen=True)
-class PromptSettings(Settings):
+class PromptSettings(Settings, group="Prompts"):
     """What to draw, how many images of it, and from which seed."""
 
-    group: ClassVar[str] = "Prompts"
     prompt: str = setting(
         MISSING,
         f"text, .txt file (a prompt a line), .jsonl file (id, prompt); or {one_of(DATASETS)}",
-        shown="required",
         wanted=f"text that is not blank, a .txt or .jsonl file, {one_of(DATASETS)}",
     )
     prompt_file: str | None = setting(
@@ -165,8 +162,7 @@ class PromptSettings(Settings):
 
 
 @dataclass(frozen=True)
-class OutputSettings(Settings):
-    group: ClassVar[str] = "Output"
+class OutputSettings(Settings, group="Output"):
     output_dir: str | None = setting(
         None, "folder for images and records", path=True, shown="outputs/<named after the settings>"
     )

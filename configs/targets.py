@@ -40,7 +40,11 @@ class Target:
     """A target model.
 
     folder: where its weights lie by default, relative to the repository.
-    sources: where users get the files, by flag.
+    hub: its repository on the hub; None: it is part of this one.
+    download: the folder of that repository, where it is not `folder`.
+    also: more for users about where they get it.
+    drafter: repository of its drafter.
+    others: where users get further files, by flag.
     flags: the flags that it has and other targets may lack.
     parts: files outside its folder, by flag: where they lie relative to the folder that holds it.
     sizes: what --target_size may be, of models that draw in many sizes.
@@ -50,7 +54,11 @@ class Target:
     """
 
     folder: str
-    sources: Mapping[str, str]
+    hub: str | None = None
+    download: str | None = None
+    also: str = ""
+    drafter: str | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     sizes: ImageSizes | None = None
@@ -58,38 +66,34 @@ class Target:
     negative_prompt: str | None = None
     guided: bool = True
 
-
-def _sources(
-    model: str, folder: str, also: str = "", drafter: str | None = None, **others: str
-) -> dict[str, str]:
-    """Return where users get a target's files: repositories of the hub and the folders for them.
-
-    also: more about the model. others: further files, by flag.
-    """
-    drafter_source = "none is public; `main.py train_drafter` makes one"
-    if drafter is not None:
-        home = Path(folder).parent / "trained_drafters" / Path(drafter).name
-        drafter_source = f"`hf download {drafter} --local-dir {home}`"
-    target = f"`hf download {model} --local-dir {folder}`{also}"
-    return {"model_path": target, "drafter_path": drafter_source} | others
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where users get the files, by flag."""
+        if self.hub is None:
+            parts = {"model_path": self.folder, "drafter_path": f"{self.folder}/drafter"}
+            return {flag: f"{path}, which is included" for flag, path in parts.items()}
+        model = f"`hf download {self.hub} --local-dir {self.download or self.folder}`{self.also}"
+        drafter = "none is public; `main.py train_drafter` makes one"
+        if self.drafter is not None:
+            home = Path(self.folder).parent / "trained_drafters" / Path(self.drafter).name
+            drafter = f"`hf download {self.drafter} --local-dir {home}`"
+        return {"model_path": model, "drafter_path": drafter} | self.others
 
 
 def _llamagen(stage: str, suffix: str, side: int) -> Target:
     """Return LlamaGen's text-to-image model of one stage."""
-    folder, t5 = f"ckpts/llamagen/LlamaGen-T2I{suffix}", "t5/flan-t5-xl"
-    vq = "peizesun/llamagen_t2i vq_ds16_t2i.pt"
+    t5, vq = "t5/flan-t5-xl", "vq_ds16_t2i.pt"
     return Target(
-        folder=folder,
-        sources=_sources(
-            f"jadohu/LlamaGen-T2I{suffix}",
-            folder,
-            drafter=f"jadohu/{stage}_drafter",
-            text_encoder_path=f"`hf download google/flan-t5-xl --local-dir ckpts/llamagen/{t5}`",
-            vq_path=f"`hf download {vq} --local-dir ckpts/llamagen`",
-        ),
+        f"ckpts/llamagen/LlamaGen-T2I{suffix}",
+        f"jadohu/LlamaGen-T2I{suffix}",
+        drafter=f"jadohu/{stage}_drafter",
+        others={
+            "text_encoder_path": f"`hf download google/flan-t5-xl --local-dir ckpts/llamagen/{t5}`",
+            "vq_path": f"`hf download peizesun/llamagen_t2i {vq} --local-dir ckpts/llamagen`",
+        },
         flags=("text_encoder_path", "vq_path"),
+        parts={"text_encoder_path": t5, "vq_path": vq},
         side=side,
-        parts={"text_encoder_path": t5, "vq_path": "vq_ds16_t2i.pt"},
     )
 
 
@@ -99,43 +103,31 @@ _EMU3_NEGATIVE = (
     "cropped, worst quality, low quality, normal quality, jpeg artifacts, signature, watermark, "
     "username, blurry."
 )
-_ANOLE = "ckpts/anole/Anole-7b-v0.1-hf"
-_LUMINA, _LUMINA2 = "ckpts/lumina_mgpt/Lumina-mGPT-7B-768", "ckpts/lumina_mgpt2/Lumina-mGPT-2.0"
-_JANUS, _LIQUID = "ckpts/janus_pro/Janus-Pro-7B", "ckpts/liquid/Liquid_V1_7B"
-_EMU3, _EMU3_5 = "ckpts/emu3/Emu3-Gen-hf", "ckpts/emu3_5/Emu3.5-Image"
 TARGETS = {
-    "tiny": Target(
-        folder="ckpts/tiny",
-        sources={
-            "model_path": "ckpts/tiny, which is included",
-            "drafter_path": "ckpts/tiny/drafter, which is included",
-        },
-        flags=("tokenizer_path",),
-        side=128,
-    ),
+    "tiny": Target("ckpts/tiny", flags=("tokenizer_path",), side=128),
     "anole": Target(
-        folder=_ANOLE,
-        sources=_sources("leloy/Anole-7b-v0.1-hf", _ANOLE, drafter="jadohu/anole_drafter"),
+        "ckpts/anole/Anole-7b-v0.1-hf",
+        "leloy/Anole-7b-v0.1-hf",
+        drafter="jadohu/anole_drafter",
         flags=("tokenizer_path",),
         side=512,
     ),
     "lumina_mgpt": Target(
-        folder=_LUMINA,
-        sources=_sources("Alpha-VLLM/Lumina-mGPT-7B-768", _LUMINA),
+        "ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
+        "Alpha-VLLM/Lumina-mGPT-7B-768",
         flags=("tokenizer_path", "target_size"),
         # an image begins with its size in units of 32 pixels; the public checkpoints know areas of
         # about 512, 768 or 1024 squared
         sizes=ImageSizes(32, 1024, "768", ("512", "768", "1024")),
     ),
     "lumina_mgpt2": Target(
-        folder=_LUMINA2,
-        sources=_sources(
-            "Alpha-VLLM/Lumina-mGPT-2.0",
-            _LUMINA2,
-            "; also -Omni",
-            vq_path="`hf download ai-forever/MoVQGAN movqgan_270M.ckpt "
-            "--local-dir ckpts/lumina_mgpt2`",
-        ),
+        "ckpts/lumina_mgpt2/Lumina-mGPT-2.0",
+        "Alpha-VLLM/Lumina-mGPT-2.0",
+        also="; also -Omni",
+        others={
+            "vq_path": "`hf download ai-forever/MoVQGAN movqgan_270M.ckpt "
+            "--local-dir ckpts/lumina_mgpt2`"
+        },
         flags=("vq_path", "target_size"),
         parts={"vq_path": "movqgan_270M.ckpt"},
         sizes=ImageSizes(32, 768, "768"),  # larger areas do not fit its positions
@@ -143,46 +135,40 @@ TARGETS = {
     "llamagen": _llamagen("llamagen", "", 256),
     "llamagen2": _llamagen("llamagen2", "-2", 512),
     "janus_pro": Target(
-        folder=_JANUS,
-        sources=_sources(
-            "deepseek-community/Janus-Pro-7B", _JANUS, "; also -1B, and both of deepseek-ai"
-        ),
+        "ckpts/janus_pro/Janus-Pro-7B",
+        "deepseek-community/Janus-Pro-7B",
+        also="; also -1B, and both of deepseek-ai",
         side=384,
     ),
     "emu3": Target(
-        folder=_EMU3,
-        sources=_sources("BAAI/Emu3-Gen-hf", _EMU3),
+        "ckpts/emu3/Emu3-Gen-hf",
+        "BAAI/Emu3-Gen-hf",
         flags=("target_size", "negative_prompt"),
         # trained on areas of about 720 squared; 768 squared no longer fits its positions
         sizes=ImageSizes(8, 760, "720"),
         negative_prompt=_EMU3_NEGATIVE,
     ),
     "emu3_5": Target(
-        folder=_EMU3_5,
-        sources=_sources(
-            "BAAI/Emu3.5-Image",
-            _EMU3_5,
-            "; next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
-            "src/tokenizer_emu3_ibq of github.com/baaivision/Emu3.5",
-        ),
+        "ckpts/emu3_5/Emu3.5-Image",
+        "BAAI/Emu3.5-Image",
+        also="; next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
+        "src/tokenizer_emu3_ibq of github.com/baaivision/Emu3.5",
         flags=("target_size",),
         # trained on areas of about 1,024 squared; 55 x 73 tokens is its script's default
         sizes=ImageSizes(16, 1024, "1168x880"),
     ),
     "liquid": Target(
-        folder=_LIQUID,
-        sources=_sources("Junfeng5/Liquid_V1_7B", _LIQUID),
+        "ckpts/liquid/Liquid_V1_7B",
+        "Junfeng5/Liquid_V1_7B",
         flags=("tokenizer_path",),
         side=512,
     ),
     "glm_image": Target(
-        folder="ckpts/glm_image/GLM-Image/vision_language_encoder",
-        sources=_sources(
-            "zai-org/GLM-Image",
-            "ckpts/glm_image/GLM-Image",
-            "; for tokens without pictures, with `--include 'vision_language_encoder/*' "
-            "'processor/*'`",
-        ),
+        "ckpts/glm_image/GLM-Image/vision_language_encoder",
+        "zai-org/GLM-Image",
+        download="ckpts/glm_image/GLM-Image",
+        also="; for tokens without pictures, with `--include 'vision_language_encoder/*' "
+        "'processor/*'`",
         flags=("target_size",),
         sizes=ImageSizes(32, 2048, "1024"),  # its positions here have room for 2,048 squared
         guided=False,

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from configs.fields import Settings, Values, build, part, setting, settings_dict
 from configs.methods import MethodSettings
@@ -11,10 +10,9 @@ from configs.sampling import SamplingSettings
 
 
 @dataclass(frozen=True)
-class InspectSettings(PlacementSettings, LoadedSettings):
+class InspectSettings(PlacementSettings, LoadedSettings, group="Report"):
     """What to look at, the run whose memory is computed, and whether to run it."""
 
-    group: ClassVar[str] = "Report"
     sampling: SamplingSettings = part(SamplingSettings)
     run: bool = setting(False, "load the model and check that it works; takes a minute")
     json: bool = setting(False, "print one JSON document instead of the table")
@@ -32,24 +30,22 @@ class InspectSettings(PlacementSettings, LoadedSettings):
 
 
 @dataclass(frozen=True)
-class DistanceSettings(CodecSettings):
+class DistanceSettings(CodecSettings, group="Table"):
     """Whose codebook, and how wide a table."""
 
-    group: ClassVar[str] = "Table"
     neighbours: int | None = setting(
         None, "nearest codes per code", low=1, high=2**16 - 1, shown="all others"
     )
 
 
 @dataclass(frozen=True)
-class PageSettings(Settings):
+class PageSettings(Settings, group="Page"):
     """Where the page and the OpenAI image API are served, and the model behind them.
 
     engine: the model's settings, with the method that the page begins with. drafted: whether a
     drafter is there, for methods that need one. given: what they were made of, by flag.
     """
 
-    group: ClassVar[str] = "Page"
     port: int = setting(7860, "port of the page, http://127.0.0.1:PORT", low=1, high=65535)
     share_on: str = setting(
         "127.0.0.1",

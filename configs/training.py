@@ -4,7 +4,6 @@ import os
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar
 
 from configs.fields import part, refuse, setting
 from configs.gone import GONE_DRAFTERS
@@ -35,21 +34,18 @@ FREE_FLAGS = (
 
 
 @dataclass(frozen=True)
-class TrainSettings(DeviceSettings, ModelSettings):
+class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
     """What a drafter is trained on, and how. A batch is that of all processes together."""
 
-    group: ClassVar[str] = "Training"
     tokens: str = setting(
         MISSING,
         "folder that extract_tokens wrote; several by commas",
-        shown="required",
         wanted="a folder that extract_tokens wrote",
     )
     output_dir: str = setting(
         MISSING,
         "folder of the log, the checkpoint and the drafter",
         path=True,
-        shown="required",
         wanted="a folder",
     )
     start_from: str | None = setting(
