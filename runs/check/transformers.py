@@ -64,7 +64,7 @@ def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, T
         (key, x.expand_as(model.get_parameter(key[len("model.") :])) if key.endswith(shared) else x)
         for key, x in read_tensors(weight_files(folder))
     )
-    return model, _fill_decoder(model, tensors, "model.", ("model.vqmodel.",), folder, target)
+    return model, _fill_decoder(model, folder, target, "model.", ("model.vqmodel.",), tensors)
 
 
 def chameleon_oracle(folder: Path, target: TargetModel) -> Oracle:
@@ -77,8 +77,8 @@ def emu3_oracle(folder: Path, target: TargetModel) -> Oracle:
         model = Emu3TextModel(_config(Emu3TextConfig, Emu3().entries(config)))
     layout = Emu3().network(config)
     tensors = ((layout.name(key), x) for key, x in read_tensors(weight_files(folder)))
-    prefix = "model.text_model."
-    return _with_head(model, _fill_decoder(model, tensors, prefix, layout.ignored, folder, target))
+    places = "model.text_model.", layout.ignored
+    return _with_head(model, _fill_decoder(model, folder, target, *places, tensors))
 
 
 def emu3_5_oracle(folder: Path, target: TargetModel) -> Oracle:
@@ -87,8 +87,7 @@ def emu3_5_oracle(folder: Path, target: TargetModel) -> Oracle:
     entries["head_dim"] = target.spec.head_dim
     with torch.device("meta"):
         model = Qwen3Model(_config(Qwen3Config, entries))
-    tensors = read_tensors(weight_files(folder))
-    return _with_head(model, _fill_decoder(model, tensors, "model.", (), folder, target))
+    return _with_head(model, _fill_decoder(model, folder, target))
 
 
 def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
@@ -101,8 +100,7 @@ def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
         model = GemmaModel(config)
     if hasattr(model.embed_tokens, "embed_scale"):  # computed, not read
         model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5, device=target.device)
-    tensors = read_tensors(weight_files(folder))
-    return _with_head(model, _fill_decoder(model, tensors, "model.", (HEAD,), folder, target))
+    return _with_head(model, _fill_decoder(model, folder, target, ignored=(HEAD,)))
 
 
 def glm_image_oracle(folder: Path, target: TargetModel) -> Oracle:
@@ -110,8 +108,7 @@ def glm_image_oracle(folder: Path, target: TargetModel) -> Oracle:
     with torch.device("meta"):
         model = GlmImageModel(GlmImageConfig.from_pretrained(folder))
     model.visual = model.vqmodel = None
-    decoder, tensors = model.language_model, read_tensors(weight_files(folder))
-    head = _fill_decoder(decoder, tensors, "model.language_model.", UNREAD, folder, target)
+    head = _fill_decoder(model.language_model, folder, target, "model.language_model.", UNREAD)
     grid = target.grid
     grids = torch.tensor([[1, grid.rows, grid.columns], [1, *grid.preview]], device=target.device)
 
@@ -183,20 +180,20 @@ def _with_head(model: nn.Module, head: Tensor) -> Oracle:
 
 def _fill_decoder(
     model: nn.Module,
-    tensors: Iterable[tuple[str, Tensor]],
-    prefix: str,
-    ignored: tuple[str, ...],
     folder: Path,
     target: TargetModel,
+    prefix: str = "model.",
+    ignored: tuple[str, ...] = (),
+    tensors: Iterable[tuple[str, Tensor]] | None = None,
 ) -> Tensor:
     """Give a decoder on the meta device its weights; returns the head's rows of image codes.
 
     Without a head among the weights, the embedding is the head. prefix: of the decoder's keys.
-    ignored: prefixes of keys that are not the decoder's.
+    ignored: prefixes of keys that are not the decoder's. tensors: by default those of the folder.
     """
     state = {
         key.removeprefix(prefix): tensor.to(target.device, target.dtype)
-        for key, tensor in tensors
+        for key, tensor in tensors or read_tensors(weight_files(folder))
         if not key.startswith(ignored)
     }
     head = state.pop(HEAD) if HEAD in state else state["embed_tokens.weight"]
