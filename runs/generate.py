@@ -14,8 +14,7 @@ import numpy as np
 from configs.fields import refuse
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
-from runs.run_files import TOKENS
-from runs.run_folder import RunFolder
+from runs.run_folder import TOKENS, RunFolder
 from support.json_files import Line
 from support.output import printed_unless_saved, remark
 from support.processes import Processes, launched

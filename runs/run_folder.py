@@ -8,41 +8,47 @@ run.json        settings, versions, hardware and revision of the latest command 
 
 Of several processes number n writes records.n.jsonl and trace.n.jsonl and holds .lock.n, the first
 one .lock. The parts count like the whole files, and the first process joins them; after a kill the
-next command does. Does not import torch.
+next command does. What older folders lack or say otherwise is understood, too: records without
+`image_sha256`, and `same_prompt`. Does not import torch.
 """
 
+import csv
 import hashlib
+import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+from PIL import Image
 
 from configs.fields import SettingsError, mismatch, settings_dict
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
-from runs.run_files import (
-    MANIFEST,
-    RECORDS,
-    TRACE,
-    encode_image,
-    files_of,
-    finished_records,
-    image_path,
-    new_manifest,
-    read_manifest,
-    same_prompt,
-    trace_lines,
+from support.durable import (
+    append_lines,
+    encode_json,
+    encode_lines,
+    is_whole_png,
+    lock,
+    reason,
+    replace_file,
 )
-from support.durable import append_lines, encode_lines, lock, reason, replace_file
-from support.json_files import Line
+from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines
 from support.processes import ALONE, Processes
-from support.provenance import identity
+from support.provenance import identity, revision, versions
 from support.wording import differences, first_of
 
+MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
+TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
+_KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
+_LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
+_POSITIVE = ("tokens", "target_forwards", "seconds")
+_FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
 # The ids in a file of records, which may be damaged elsewhere.
 _RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)
@@ -118,19 +124,29 @@ class RunFolder:
                 self._join(trace_lines(self.path))
 
     def _begin(self, hardware: Line) -> None:
+        earlier: list[Line] = []
+        if self._previous is not None:
+            # settings that change the images are the same in all commands of a folder
+            shared = ("settings", "identity", "earlier")
+            last = {name: value for name, value in self._previous.items() if name not in shared}
+            earlier = [*self._previous["earlier"], last]
         manifest = {
             "settings": settings_dict(self.settings),
             "identity": self._identity,
             "hardware": hardware,
             "arguments": self.arguments,
             "processes": self.processes.count,
+            "versions": versions(),
+            "revision": revision(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "earlier": earlier,
         }
         rounds = [] if self.settings.overwrite else trace_lines(self.path)  # damage stops it here
         with self._writing():
             if self.settings.overwrite:
                 self._clear()
             # First: a folder with `img` but without run.json would be refused as foreign.
-            replace_file(self.path / MANIFEST, new_manifest(manifest, self._previous))
+            replace_file(self.path / MANIFEST, encode_json(manifest, indent=2))
             (self.path / "img").mkdir(exist_ok=True)
             for path in (self.path / "img").glob(".*.tmp"):
                 path.unlink()
@@ -232,3 +248,124 @@ class RunFolder:
 
     def _error(self, got: str, allowed: str) -> SettingsError:
         return mismatch(f"--output_dir {self.path}", got, allowed)
+
+
+def files_of(folder: Path, name: str) -> list[Path]:
+    """Return records.jsonl or trace.jsonl, if it exists, and the parts that processes wrote."""
+    parts = sorted(folder.glob(name.replace(".", ".*.")))
+    return [path for path in (folder / name, *parts) if path.exists()]
+
+
+def image_path(folder: Path, name: str) -> Path:
+    return folder / "img" / f"{name}.png"
+
+
+def encode_image(pixels: np.ndarray) -> bytes:
+    """Return the PNG of an image's pixels, uint8 (height, width, 3)."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def read_manifest(folder: Path) -> Line:
+    """Return run.json; a SettingsError if it is damaged or another program's."""
+    path = folder / MANIFEST
+    content = read_object(path)
+    for name in ("settings", "identity"):
+        if not isinstance(content.get(name), dict):
+            raise mismatch(str(path), f"no {name}", "a file that generate_images wrote")
+    earlier = content.setdefault("earlier", [])
+    if not isinstance(earlier, list) or not all(isinstance(command, dict) for command in earlier):
+        raise mismatch(f"{path}: earlier", repr(earlier), "a list of commands")
+    return content
+
+
+def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
+    """Return the finished images' records by id, and the ids whose files changed since."""
+    records = {}
+    for path in files_of(folder, RECORDS):
+        for number, record in numbered_lines(path):
+            prompt, tau = record.get("prompt"), record.get("tau")
+            if not isinstance(prompt, str) or not _is_figure(tau, False):
+                refuse_line(path, number, f"a record with prompt {prompt!r}, tau {tau!r}")
+            # A later line wins: its image was made again.
+            records[record["id"]] = record
+    finished = {name: record for name, record in records.items() if is_saved(folder, record)}
+    gone = records.keys() - finished.keys()
+    return finished, {name for name in gone if image_path(folder, name).is_file()}
+
+
+def is_saved(folder: Path, record: Line) -> bool:
+    """Return whether a record's image is the file that was saved with it.
+
+    Records of older runs have no hash: there any whole PNG will do.
+    """
+    path, digest = image_path(folder, record["id"]), record.get("image_sha256")
+    if digest is None or not path.is_file():
+        return is_whole_png(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest
+
+
+def trace_lines(folder: Path) -> list[Line]:
+    """Return the rounds in trace.jsonl; a SettingsError names a line that is none."""
+    rounds = []
+    for path in files_of(folder, TRACE):
+        for number, entry in numbered_lines(path):
+            if not isinstance(entry.get("round"), int):
+                refuse_line(path, number, f"a round {entry.get('round')!r}")
+            rounds.append(entry)
+    return rounds
+
+
+def same_prompt(record: Line, prompt: str) -> bool:
+    """Return whether a record is of this prompt.
+
+    Older runs read PartiPrompts as quoted CSV: quotes that a prompt begins with were lost.
+    """
+    if prompt.startswith('"') and record["prompt"] == next(csv.reader([prompt], delimiter="\t"))[0]:
+        return True
+    return record["prompt"] == prompt
+
+
+def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
+    """Return the records that `evaluate` can use by id, and what is left out, in words.
+
+    Left out are lines that are no records, records without a figure, and ids with different ones.
+    """
+    records: dict[str, Line] = {}
+    faults: list[str] = []
+    doubted: dict[str, str] = {}  # by id
+    for path in files_of(folder, RECORDS):
+        for number, record in scan_lines(path):
+            if record is None:
+                faults.append(f"{path.name}, line {number}: not a record")
+                continue
+            name = record["id"]
+            if fault := _faults(record):
+                doubted[name] = f"{name}: a record {fault}"
+                continue
+            # twice the same tokens is one image: a kill while parts are joined leaves such pairs
+            before = records.setdefault(name, record)
+            if before["tokens_sha256"] != record["tokens_sha256"]:
+                doubted[name] = f"{name}: an id with two different records"
+    usable = {name: record for name, record in records.items() if name not in doubted}
+    return usable, [*faults, *doubted.values()]
+
+
+def _faults(line: Line) -> str | None:
+    """Return what is wrong with a record, in words."""
+    if missing := [field for field in (*_KINDS, *_FIGURES) if line.get(field) is None]:
+        return f"without {', '.join(missing)}"
+    wrong = [field for field, kind in _KINDS.items() if not isinstance(line[field], kind)]
+    wrong += [
+        field for field in _FIGURES if not _is_figure(line[field], positive=field in _POSITIVE)
+    ]
+    return f"with {', '.join(f'{field} {line[field]!r}' for field in wrong)}" if wrong else None
+
+
+def _is_figure(value: object, positive: bool) -> bool:
+    # True is an int. NaN, which a damaged line may hold, fails every comparison below.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return (value > 0 if positive else value >= 0) and value < _LARGEST

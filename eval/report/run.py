@@ -18,7 +18,7 @@ from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
 from configs.fields import SettingsError, found_at, mismatch, one_of
 from eval.metrics.base import ImageSet, Unavailable
-from runs.run_files import (
+from runs.run_folder import (
     MANIFEST,
     RECORDS,
     TOKENS,
