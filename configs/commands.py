@@ -47,8 +47,7 @@ class Command:
 _ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it")
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
-        "generate images from prompts; run it again to resume",
-        (RunSettings, RecipeFlags),
+        "generate images from prompts; run it again to resume", (RunSettings, RecipeFlags)
     ),
     "benchmark": Command(
         "compare methods on the same prompts and seeds; prints a table, then one line of JSON",
@@ -96,8 +95,7 @@ COMMANDS: dict[str, Command] = {
         (PageSettings, RecipeFlags),
     ),
     "train_drafter": Command(
-        "train a drafter for a target; run it again to resume",
-        (TrainSettings, RecipeFlags),
+        "train a drafter for a target; run it again to resume", (TrainSettings, RecipeFlags)
     ),
 }
 

@@ -36,7 +36,7 @@ STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0")}
 # kinds of heads that --drafter of train_drafter had, and the config.json of a drafter
 GONE_DRAFTERS = {
     "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "
-    "early exits",
+    "early exits"
 }
 # method names of earlier versions -> today's; files on disk may have either
 RENAMED_METHODS = {"similar": "recall", "graft_similar": "eagle_recall"}

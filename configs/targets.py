@@ -158,10 +158,7 @@ TARGETS = {
         sizes=ImageSizes(16, 1024, "1168x880"),
     ),
     "liquid": Target(
-        "ckpts/liquid/Liquid_V1_7B",
-        "Junfeng5/Liquid_V1_7B",
-        flags=("tokenizer_path",),
-        side=512,
+        "ckpts/liquid/Liquid_V1_7B", "Junfeng5/Liquid_V1_7B", flags=("tokenizer_path",), side=512
     ),
     "glm_image": Target(
         "ckpts/glm_image/GLM-Image/vision_language_encoder",

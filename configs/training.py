@@ -43,10 +43,7 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
         wanted="a folder that extract_tokens wrote",
     )
     output_dir: str = setting(
-        MISSING,
-        "folder of the log, the checkpoint and the drafter",
-        path=True,
-        wanted="a folder",
+        MISSING, "folder of the log, the checkpoint and the drafter", path=True, wanted="a folder"
     )
     start_from: str | None = setting(
         None, "a drafter's folder, or owner/name, to begin with", path=True, shown="random weights"

@@ -12,13 +12,7 @@ from configs.benchmark import (
     entries_of,
     read_sweep,
 )
-from configs.command_line import (
-    METHOD_FLAGS,
-    listed_method,
-    read,
-    run_values_of,
-    with_method,
-)
+from configs.command_line import METHOD_FLAGS, listed_method, read, run_values_of, with_method
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import Values, build, missing, refuse

@@ -43,9 +43,7 @@ _PATHS = ("model_path", "tokenizer_path", "vq_path", "target_size")
 
 
 def extract_tokens(
-    settings: ExtractionSettings,
-    processes: Processes | None = None,
-    size: int = 256,
+    settings: ExtractionSettings, processes: Processes | None = None, size: int = 256
 ) -> None:
     """Add the codes that the output folder lacks, and print how many it holds.
 

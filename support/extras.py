@@ -1,14 +1,7 @@
 """Packages that only some commands need, and the extra of pyproject.toml that installs them."""
 
 EXTRAS = {
-    "eval": (
-        "torchvision",
-        "matplotlib",
-        "jinja2",
-        "markupsafe",
-        "open_clip",
-        "torch_fidelity",
-    ),
+    "eval": ("torchvision", "matplotlib", "jinja2", "markupsafe", "open_clip", "torch_fidelity"),
     "demo": ("gradio", "starlette"),
     "train": ("accelerate",),
     "quantize": ("torchao",),
