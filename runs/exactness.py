@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, CacheView, KVCache
-from decoding.images import FinishedImage, Job
+from decoding.images import FinishedImage
 from decoding.noise import gumbel
-from decoding.row_ends import with_row_ends
 from decoding.sampling import SamplingDistribution, top_k
+from drafters.training.rows import target_rows
 from models.target import TargetModel
 
 NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
@@ -85,7 +84,10 @@ def gap(
     position = len(codes) - 1
     tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)
     # The images are equal up to `position`, so one pass gives the logits of both tokens.
-    logits = _logits(target, distribution, image.job, image.codes[:position])
+    prompt = target.prompt(image.job.prompt, distribution.guidance)
+    rows = target_rows(target, prompt, image.codes[None])
+    slot = rows.prompt + target.grid.slots(position) - 1
+    logits = target.score(rows.features[:, [slot]])  # (guidance, 1, vocab)
     noise = gumbel(
         image.job.seed, "target", torch.tensor([position], device=target.device), logits.shape[-1]
     )[0]
@@ -117,24 +119,3 @@ def _cut_distance(distribution: SamplingDistribution, scores: Tensor, tokens: Te
         before = mass.cumsum(-1) - mass
         distances.append((before[index.argsort()[tokens]] - p).abs())
     return torch.cat(distances)
-
-
-def _logits(
-    target: TargetModel, distribution: SamplingDistribution, job: Job, codes: Tensor
-) -> Tensor:
-    """Return the logits (guidance, 1, vocab) after the prompt and these codes (tokens,)."""
-    prompt = target.prompt(job.prompt, distribution.guidance)
-    sequence = with_row_ends(codes.to(target.device), target.grid)
-    image = (sequence + target.vocab.first_id).expand(distribution.guidance, -1)
-    n, length = image.shape[1], prompt.ids.shape[1]
-    cache = KVCache(
-        target.spec, CacheShape(1, distribution.guidance, length + n), target.dtype, target.device
-    )
-    context = cache.prefill(0, length, prompt.starts, prompt.origins)
-    features = target.read(prompt, context)
-    if n:
-        view = CacheView(cache, torch.tensor([length], device=target.device), length, n)
-        steps = torch.arange(n, device=target.device)
-        context = view.open(steps[None], (steps <= steps[:, None])[None])  # a chain: causal
-        features = target.features(image, context)
-    return target.score(features[:, -1:])

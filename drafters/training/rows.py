@@ -43,6 +43,8 @@ class Joined:
     but not each other.
     """
 
+    guidance = 1  # all rows go through a pass together, also where --cfg_mode is sequential
+
     def __init__(self):
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
         self.keeps = True  # whether what is written next is kept for later passes
