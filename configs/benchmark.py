@@ -41,9 +41,7 @@ class MethodsFlags(Settings, group="Benchmark"):
         shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
     )
     sweep: str | None = setting(
-        None,
-        "YAML file of a grid of methods (configs/sweeps), each measured next to ar",
-        shown="off",
+        None, "YAML file of a grid of methods (configs/sweeps), each measured next to ar"
     )
     cells: str | None = setting(
         None, "cells of the sweep, as start-stop (0-based, stop excluded)", shown="all"

@@ -48,7 +48,6 @@ class ExtractionSettings(Settings, group="Tokens"):
         "images with captions: a folder of images, each with a .txt of its name; or a .jsonl file, "
         "or a folder with one, of lines with image and caption",
         path=True,
-        shown="off",
     )
     from_prompts: bool = setting(False, "take samples that the target generates, not images")
     prompt: str | None = setting(

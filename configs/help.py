@@ -128,5 +128,5 @@ def value_name(f: Field) -> str:
 def default_text(f: Field) -> str:
     switch = kind(f) is bool and f.default is not None
     default = ("off", "on")[f.default] if switch else f.default
-    default = "required" if default is MISSING else default
+    default = {MISSING: "required", None: "off"}.get(default, default)
     return str(f.metadata.get("shown", default))

@@ -94,7 +94,6 @@ class LoadedSettings(ModelSettings):
         None,
         "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
         choices=("int8", "int4"),
-        shown="off",
         later=True,
     )
     drafter_path: str | None = setting(

@@ -94,7 +94,7 @@ class PromptSettings(Settings, group="Prompts"):
         shown="text 1, .txt file and --slice all, dataset 10",
     )
     samples_per_prompt: int | None = setting(None, "images per prompt", low=1, shown="1")
-    sample: int | None = setting(None, "size of a random subset of the prompts", low=1, shown="off")
+    sample: int | None = setting(None, "size of a random subset of the prompts", low=1)
     sample_seed: int | None = setting(None, "which random subset", low=0, shown="0")
     slice: str | None = setting(
         None, "prompts to use, as start-stop (0-based, stop excluded), e.g. 0-100", shown="all"

@@ -126,6 +126,6 @@ def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
     distribution = sampling_distribution(session.settings.sampling)
     image = finished(session.open_engine(METHODS["ar"]), JOBS[:1])["a"]
     for position in range(1, session.target.grid.tokens):
-        logits = _logits(session.target, distribution, image.job, image.codes[:position])
+        logits = _logits(session.target, distribution, image, position)
         noise = gumbel(image.job.seed, "target", torch.tensor([position]), logits.shape[-1])
         assert (distribution(logits)[0] + noise).argmax() == image.codes[position], position
