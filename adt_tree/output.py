@@ -37,7 +37,6 @@ class ImageStats(ImageCost):
 
     @classmethod
     def of(cls, drawn: Drawn) -> "ImageStats":
-        """Return those of a finished image."""
         image = drawn.image
         return cls(
             prompt=image.job.prompt,

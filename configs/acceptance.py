@@ -99,7 +99,6 @@ class Acceptance:
         return [flag for flag in flags if flag not in self.without]
 
     def fits(self, method: str, proposal: str | None) -> bool:
-        """Return whether the rule goes with a method and its proposal."""
         return proposal in self.proposals and (self.methods is None or method in self.methods)
 
     def repeats(self, temperature: float) -> bool:

@@ -101,7 +101,6 @@ COMMANDS: dict[str, Command] = {
 
 
 def flags_of(command: str) -> dict[str, Field]:
-    """Return all flags of a command, by name."""
     flags: dict[str, Field] = {}
     for owner in COMMANDS[command].settings:
         flags = flags_in(owner) | flags

@@ -94,7 +94,6 @@ class ExtractionSettings(Settings, group="Tokens"):
 
 
 def _judged(prompt: str) -> bool:
-    """Return whether models are judged by these prompts."""
     path = Path(prompt).expanduser()
     return prompt in JUDGED or any(
         path.is_file() and path.samefile(file) for file in JUDGED_FILES if file.exists()

@@ -60,7 +60,6 @@ def refuse(flag: str, value: object, expected: str, advice: str = "") -> NoRetur
 
 
 def missing(source: str, expected: str) -> SettingsError:
-    """Return the error of a setting that has to be given."""
     return mismatch(source, "nothing", expected)
 
 

@@ -174,7 +174,6 @@ TARGETS = {
 
 
 def targets_with(flag: str) -> tuple[str, ...]:
-    """Return the names of the targets that have a flag of their own."""
     return tuple(name for name, target in TARGETS.items() if flag in target.flags)
 
 

@@ -31,8 +31,6 @@ class InspectSettings(PlacementSettings, LoadedSettings, group="Report"):
 
 @dataclass(frozen=True)
 class DistanceSettings(CodecSettings, group="Table"):
-    """Whose codebook, and how wide a table."""
-
     neighbours: int | None = setting(
         None, "nearest codes per code", low=1, high=2**16 - 1, shown="all others"
     )

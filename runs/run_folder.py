@@ -354,7 +354,6 @@ def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
 
 
 def _faults(line: Line) -> str | None:
-    """Return what is wrong with a record, in words."""
     if missing := [field for field in (*_KINDS, *_FIGURES) if line.get(field) is None]:
         return f"without {', '.join(missing)}"
     wrong = [field for field, kind in _KINDS.items() if not isinstance(line[field], kind)]

@@ -67,7 +67,6 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def flush_to_disk(file: IO[bytes]) -> None:
-    """Return when the disk has what was written."""
     file.flush()
     os.fsync(file.fileno())
 

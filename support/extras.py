@@ -9,7 +9,6 @@ EXTRAS = {
 
 
 def install(extra: str) -> str:
-    """Return how an extra is installed."""
     return f"pip install -e '.[{extra}]' in the checkout"
 
 

@@ -45,7 +45,6 @@ class Table:
         return "".join(f"| {row} |\n" for row in (names, rule, *rows))
 
     def csv(self) -> str:
-        """Return comma-separated values; the first line holds the names."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
         return text.getvalue()

@@ -88,7 +88,6 @@ class Problem(Exception):
     """Why a request has no answer, as the API tells it."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str = ""):
-        """status: of HTTP; param: the parameter to change; code: for programs."""
         super().__init__(message)
         self.status, self.param, self.code = status, param, code or None
 

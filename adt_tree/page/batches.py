@@ -25,8 +25,6 @@ class QueueFull(Exception):
 # eq=False: compared by identity, because two equal requests are two orders.
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The images of one request."""
-
     settings: EngineSettings
     jobs: Sequence[Job]
     images: Future[list[Drawn]] = field(default_factory=Future)  # cancelled: nobody waits any more
@@ -36,7 +34,6 @@ class ImageQueue:
     """Generates the images of orders; orders with the same settings share batches."""
 
     def __init__(self, weights: Weights, most: int):
-        """most: orders that may wait."""
         self._weights, self._most = weights, most
         self._waiting: list[Order] = []
         self._changed = threading.Condition()

@@ -49,7 +49,6 @@ class Panel:
         self._image, self._painted = "", 0
 
     def take(self, step: StreamStep) -> None:
-        """Take over a round."""
         self.heat += [step.accepted] * (step.decided - len(self.heat))
         self.step = step
 
@@ -197,8 +196,6 @@ def race(streams: Sequence[Iterator[StreamStep]]) -> Iterator[tuple[int, StreamS
 
 
 class Painter:
-    """Draws for the page, on one model."""
-
     def __init__(self, pipe: Pipeline, pause: float = SLOW):
         """pause: seconds after every round of a wish to see them."""
         self.pipe, self._pause = pipe, pause

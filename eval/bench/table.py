@@ -89,7 +89,6 @@ def _name(row: Row) -> str:
 
 
 def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
-    """Return a row's cells by column."""
     cells = {"cell" if "cell" in row else "method": _name(row)}
     cells["seconds per image"] = number(row["seconds_per_image"])
     cells["tokens/s"] = number(row["tokens_per_second"])

@@ -180,7 +180,6 @@ class Trials:
                 self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
 
     def keep(self, **values: object) -> None:
-        """Add a line."""
         append_lines(self.path, [{"id": self.key} | values])
 
     def add(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> None:

@@ -57,7 +57,6 @@ class ClipScore(Metric):
     """
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """Return one score."""
         chosen = self.settings.clip_prefix
         prefix = chosen if self.name == "clip" and chosen != "none" else ""
         texts = [prefix + prompt for prompt in images.prompts]

@@ -52,11 +52,9 @@ class AttributeNetwork(ImageNetwork):
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        """Return the features; Unavailable for images of another size."""
         return summary(self.classifier.trunk(self._pixels(images))).cpu().numpy()
 
     def attributes(self, store: FeatureStore, images: ImageSet) -> list[Attributes]:
-        """Return what every image shows."""
         rows = store.images(f"{self.label}, classes, {self.resize}", images, self._classes)
         widths = list(self.classifier.labels.heads())
         return self.classifier.named(torch.from_numpy(rows).split(widths, dim=1))

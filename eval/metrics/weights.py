@@ -79,5 +79,4 @@ def _from_hub(flag: str, path: str) -> Path:
 
 
 def weights_label(file: Path) -> str:
-    """Return the name and fingerprint of weights, for the tables."""
     return f"{file.name} [{checkpoint_id(file)}]"

@@ -117,7 +117,6 @@ def _capped(remarks: Sequence[str]) -> list[str]:
 def _document(
     settings: EvaluateSettings, findings: Findings, scores: Scores, remarks: list[str]
 ) -> dict[str, object]:
-    """Return the content of evaluation.json."""
     return {
         "settings": settings_dict(settings),
         "runs": list(map(_run_entry, findings.runs, findings.rows)),

@@ -129,7 +129,6 @@ def _pictures(
 
 
 def summary(row: SpeedRow) -> Summary:
-    """Return a run's answers."""
     seconds = f"{row.seconds:.3g} s per image"
     if row.baseline == row.run:
         return Summary(row.run, f"{seconds}: the baseline", "the baseline", "")
@@ -199,7 +198,6 @@ def _axes(rows: int) -> tuple[Figure, Axes]:
 
 
 def _svg(figure: Figure, caption: str) -> Markup:
-    """Return the figure as an element of the page."""
     buffer = io.StringIO()
     # No date here and fixed salts above: the same figures give the same bytes.
     figure.savefig(

@@ -72,7 +72,6 @@ class Run:
 
     @cached_property
     def by_image(self) -> dict[Key, Line]:
-        """The records by prompt and seed."""
         return {(record["prompt"], record["seed"]): record for record in self.records.values()}
 
     def part(self, keys: Sequence[Key]) -> ImageSet:
@@ -83,7 +82,6 @@ class Run:
         return ImageSet(self.name, *zip(*chosen, strict=True))
 
     def path(self, record: Line) -> Path:
-        """Return the image file of a record."""
         return image_path(self.folder, record["id"])
 
 
@@ -172,8 +170,6 @@ def _manifest(folder: Path, flag: str) -> Line:
 
 
 class ImageFile(NamedTuple):
-    """A file that should hold an image."""
-
     path: Path
     prompt: str = ""
     sha256: str | None = None  # of the content it was saved with, where that is known

@@ -49,12 +49,10 @@ class Baseline:
 
     @property
     def usable(self) -> bool:
-        """Whether the two can be compared."""
         return bool(self.keys) and not self.distributions
 
 
 def compared(run: Run, other: Run) -> Baseline:
-    """Return `other` as the baseline of `run`."""
     identities = run.manifest["identity"], other.manifest["identity"]
     doubts = _differences(_MACHINE, *identities)
     doubts += _differences(("batch_size",), run.settings, other.settings)
@@ -125,7 +123,6 @@ class SpeedRow:
 
 
 def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
-    """Return the figures of a run."""
     records = list(run.records.values())
     cell = (run.settings[name] for name in ("model", "prompt", "temperature", "method"))
 

@@ -130,7 +130,6 @@ def _method(row: SpeedRow) -> str:
 
 
 def _hundredths(value: float | None) -> str:
-    """Return a figure with two digits after the point."""
     return NONE if value is None else f"{value:.2f}"
 
 

@@ -132,7 +132,6 @@ class Checkpoint:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """An image of each of the first captions."""
         texts = self.captions[:IMAGES]
         return [Job(str(number), text, image_seed(0, text)) for number, text in enumerate(texts)]
 

@@ -197,7 +197,6 @@ class Training:
         self.crew.wait()
 
     def _resume(self) -> None:
-        """Continue from the checkpoint, if there is one."""
         state = load_state(self.checkpoint)
         if state is not None:
             self._check_flags(state)
