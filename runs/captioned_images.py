@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from configs.downloads import failed_download
 from configs.fields import found_at, mismatch, one_of
@@ -138,16 +138,13 @@ def _listed_image(path: Path, number: int, line: bytes) -> Captioned:
     try:
         entry = dict(parse_json(line, finite=False))
         name = next(entry[key] for key in _IMAGE_KEYS if isinstance(entry.get(key), str))
+        caption = next((entry[key] for key in _CAPTION_KEYS if key in entry), None)
     except (ValueError, TypeError, StopIteration):
         why = f"line cannot be read: no object with {one_of(_IMAGE_KEYS)}"
         return _unusable(f"{path.name}, line {number}", why)
-    return Captioned(name, lambda: (_caption(_first(entry)), _content(path.parent / name, "image")))
-
-
-def _first(entry: dict[str, Any]) -> object:
-    """Return the caption of a line or a .json; of a list the first one."""
-    caption = next((entry[key] for key in _CAPTION_KEYS if key in entry), None)
-    return caption[0] if isinstance(caption, list) and caption else caption
+    if isinstance(caption, list) and caption:
+        caption = caption[0]
+    return Captioned(name, lambda: (_caption(caption), _content(path.parent / name, "image")))
 
 
 def _caption(content: object) -> str:

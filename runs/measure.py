@@ -68,10 +68,7 @@ class Measurement:
 def measure(
     engine: Engine, jobs: list[Job], clock: Callable[[], float] = time.process_time
 ) -> Measurement:
-    """Decode all jobs once; the images come back in the order of the jobs.
-
-    clock: returns the process's CPU seconds so far.
-    """
+    """Decode all jobs once; the images come back in the order of the jobs."""
     started = clock()
     images = {image.job: image for step in engine.generate(jobs) for image in step.finished}
     watch, spent = engine.watch, clock() - started

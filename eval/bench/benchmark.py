@@ -59,10 +59,7 @@ class Bench:
     def row(
         self, method: MethodSettings, repeats: list[Measurement], baseline: list[Measurement]
     ) -> Row:
-        """Return a method's row: its settings, its figures, and how it compares with `ar`.
-
-        repeats, baseline: the measurements of the method and of plain decoding.
-        """
+        """Return a method's row: its settings, its figures, and how it compares with `ar`."""
         first, session = repeats[0], self.session
         seconds = median(one.seconds_per_image for one in repeats)
         comparison = self.comparison(method, first, baseline[0])

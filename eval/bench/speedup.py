@@ -29,9 +29,7 @@ def speed_figures(
     where fewer than six ratios were measured. `speedup_cpu`: the same median from CPU time, None on
     a GPU. `doubts`: why the figures may be wrong, one sentence each.
 
-    Args:
-        repeats, baseline: the measurements of the method and of plain decoding, by repeat.
-        on_cpu: whether the networks run on the CPU, so that CPU time says what they cost.
+    on_cpu: whether the networks run on the CPU, so that CPU time says what they cost.
     """
     ratio, processor = speedup(repeats, baseline), None
     if on_cpu:  # seconds of all threads, (repeats, turns); a turn is one image or one batch

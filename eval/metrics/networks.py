@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eval.metrics.attribute_classifier import AttributeClassifier, summary, to_pixels
-from eval.metrics.attributes import Attributes
+from eval.metrics.attribute_classifier import AttributeClassifier, Attributes, summary, to_pixels
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import library, read_state, weights_label

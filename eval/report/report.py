@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageChops
 
 from eval.report.run import Key, Run
 from eval.report.speed import SpeedRow
@@ -25,6 +25,19 @@ PAPER_NOTE = (
     "The paper's figures are its own (arXiv 2512.21857): Anole, an unnamed machine, "
     "its own plain decoding as 1.00."
 )
+_SIDE = 384  # pixels of a thumbnail's longer edge
+_GAIN = 4  # differences are shown this much stronger
+_INK = "#010203"  # stands for the page's colour until the SVG is written
+_BAR = "#4477aa"  # seen on white and on black
+_MEDIAN = "#dd7733"
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "font.family": "sans-serif",
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), _INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), _INK),
+    **{f"boxplot.{stroke}props.color": _INK for stroke in ("box", "whisker", "cap")},
+    "boxplot.medianprops.color": _MEDIAN,
+}
 Maps = Mapping[str, Mapping[str, np.ndarray]]  # run, image id -> accepted lengths (rows, columns)
 
 
@@ -64,6 +77,8 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
     """Return the page: tables, plots, remarks, the images of `keys` by all runs, settings."""
     speed, images, sources = findings.tables
     settings, shared = settings_table(findings.runs)
+    seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in findings.rows)
+    taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in findings.rows)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -76,7 +91,10 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
         summaries=[summary(row) for row in findings.rows],
         speed=speed,
         paper_note=PAPER_NOTE if any(row.paper for row in findings.rows) else "",
-        plots=_plots(findings),
+        plots=[
+            speed_plot(findings.rows, f"Seconds per image: {seconds}"),
+            tau_plot(findings.runs, f"Tokens per round (tau), over all images: {taus}"),
+        ],
         images=images,
         remarks=findings.remarks,
         examples=[_example(findings, key, maps) for key in keys],
@@ -85,15 +103,6 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
         several=len(findings.runs) > 1,
         shared_settings=shared,
     )  # fmt: skip
-
-
-def _plots(findings: Findings) -> list[Markup]:
-    seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in findings.rows)
-    taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in findings.rows)
-    return [
-        speed_plot(findings.rows, f"Seconds per image: {seconds}"),
-        tau_plot(findings.runs, f"Tokens per round (tau), over all images: {taus}"),
-    ]
 
 
 def _example(findings: Findings, key: Key, maps: Maps) -> dict[str, object]:
@@ -143,21 +152,6 @@ def summary(row: SpeedRow) -> Summary:
     if not row.same_tokens:
         return Summary(row.run, fast, f"{count}; other images of the same distribution", "")
     return Summary(row.run, fast, count, "good" if row.identical == row.common else "bad")
-
-
-_SIDE = 384  # pixels of a thumbnail's longer edge
-_GAIN = 4  # differences are shown this much stronger
-_INK = "#010203"  # stands for the page's colour until the SVG is written
-_BAR = "#4477aa"  # seen on white and on black
-_MEDIAN = "#dd7733"
-_STYLE = {
-    "svg.fonttype": "none",  # text stays text
-    "font.family": "sans-serif",
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), _INK),
-    **dict.fromkeys(("xtick.color", "ytick.color"), _INK),
-    **{f"boxplot.{stroke}props.color": _INK for stroke in ("box", "whisker", "cap")},
-    "boxplot.medianprops.color": _MEDIAN,
-}
 
 
 def speed_plot(rows: Sequence[SpeedRow], caption: str) -> Markup:
@@ -224,11 +218,9 @@ def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] |
     """
     if image.size != lossless.size:
         return None
-    # int16, since a difference of uint8 wraps around.
-    ours, theirs = (np.asarray(i.convert("RGB"), dtype=np.int16) for i in (image, lossless))
-    apart = np.abs(ours - theirs)
-    shown = Image.fromarray((apart * _GAIN).clip(0, 255).astype(np.uint8))
-    return thumbnail(shown), float(apart.mean())
+    apart = ImageChops.difference(image.convert("RGB"), lossless.convert("RGB"))
+    shown = apart.point(lambda level: min(_GAIN * level, 255))
+    return thumbnail(shown), float(np.mean(apart))
 
 
 def acceptance_map(lengths: np.ndarray) -> str:

@@ -20,7 +20,7 @@ from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from drafters.calibrations import FILE, Calibrations
 from drafters.loading import drafter_network
-from models.base import TransformerSpec
+from models.base import ImageGrid, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.folders import checkpoint_folder
 from models.files.network import Network
@@ -29,7 +29,7 @@ from models.files.sizes import size_faults
 from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked
-from runs.check.memory import ImageTokens, cache_bytes, memory_of
+from runs.check.memory import cache_bytes, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_json, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
@@ -88,13 +88,13 @@ class Examination:
         self._look_at_network(target, family.spec, family.network)
         folder = target.folder or Path(settings.model_path)
         parts = self._look_at_parts(folder)
-        image: ImageTokens | None = None
+        image: tuple[ImageGrid, int] | None = None
         if target.spec is not None and None not in parts.values():
             together = self._check("parts", "together", family.compatible, folder)
             codes = family.image_codes(folder, self.options).count
             self._look_at_distance_tables(codes, folder)
             if together is not None:
-                image = ImageTokens(together.grid, codes)
+                image = together.grid, codes
                 self._compare_positions(target.spec, together)
         drafter = self._look_at_drafter(target.spec)
         self._look_at_quantization()

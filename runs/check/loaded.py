@@ -201,14 +201,13 @@ def run_checks(settings: InspectSettings) -> Iterator[Finding]:
     for name, check in CHECKS.items():
         # The image tokenizer does not use the logits, so it can still be judged.
         if not finite and name != "codec":
-            yield replace(skipped("the logits are not finite"), part=name)
-            continue
-        if name == "codec" and not FAMILIES[settings.model].decoded:
+            row = replace(skipped("the logits are not finite"), part=name)
+        elif name == "codec" and not FAMILIES[settings.model].decoded:
             reason = "the model's image tokenizer only encodes; diffusers makes the pixels"
-            yield replace(skipped(reason), part=name)
-            continue
-        row = _run(name, check, checkpoint)
-        finite = finite and row.figures.get("finite", name != "logits")
+            row = replace(skipped(reason), part=name)
+        else:
+            row = _run(name, check, checkpoint)
+            finite = finite and row.figures.get("finite", name != "logits")
         yield row
 
 

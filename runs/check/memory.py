@@ -5,7 +5,6 @@ target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twic
 """
 
 import os
-from dataclasses import dataclass
 
 import torch
 
@@ -29,20 +28,17 @@ META = torch.device("meta")  # tensors there have shapes and bytes, but no memor
 UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
 
-@dataclass(frozen=True)
-class ImageTokens:
-    grid: ImageGrid
-    codes: int  # how many different ones there are
-
-
 def memory_of(
     settings: InspectSettings,
     target: Network | None,
     drafter: Network | None,
-    image: ImageTokens | None,
+    image: tuple[ImageGrid, int] | None,
 ) -> dict[str, int]:
-    """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
-    grid = UNKNOWN_GRID if image is None else image.grid
+    """Return bytes by what takes them, for the batch of the settings; without what is unknown.
+
+    image: grid of an image's tokens, and how many different ones there are.
+    """
+    grid = UNKNOWN_GRID if image is None else image[0]
     trees = largest_trees(grid).values()
     memory: dict[str, int] = {}
     if target is not None:
@@ -62,7 +58,7 @@ def memory_of(
         slots = spec.max_positions + max(beyond)
         memory |= _weights("drafter", drafter, settings, None)
         memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
-    return memory if image is None else memory | _tables(settings, image)
+    return memory if image is None else memory | _tables(settings, *image)
 
 
 def largest_trees(grid: ImageGrid) -> dict[str, TreeShape]:
@@ -93,14 +89,14 @@ def _weights(
     return {f"{name} weights": weight_bytes(network.module, kind, dtype)} | copies
 
 
-def _tables(settings: InspectSettings, image: ImageTokens) -> dict[str, int]:
+def _tables(settings: InspectSettings, grid: ImageGrid, codes: int) -> dict[str, int]:
     """Return the bytes of the noise and of the stale predictions of a batch."""
-    trees = largest_trees(image.grid)
+    trees = largest_trees(grid)
     reach = max(tree.reach for tree in trees.values())
     # Noise and predictions are fp32 with bf16 weights, too.
     dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
-    noise = NoiseShape(image.grid.tokens, image.codes, False, dtype, META, 1 + reach)
-    stale = torch.Size(table_shape(settings.batch_size, image.grid, image.codes, reach))
+    noise = NoiseShape(grid.tokens, codes, False, dtype, META, 1 + reach)
+    stale = torch.Size(table_shape(settings.batch_size, grid, codes, reach))
     recalled = max(
         recalled_rows(tree)
         for name, tree in trees.items()
@@ -109,5 +105,5 @@ def _tables(settings: InspectSettings, image: ImageTokens) -> dict[str, int]:
     return {
         "noise": settings.batch_size * noise.nbytes,
         "stale predictions": stale.numel() * dtype.itemsize,
-        "recalled predictions": settings.batch_size * recalled * image.codes * dtype.itemsize,
+        "recalled predictions": settings.batch_size * recalled * codes * dtype.itemsize,
     }

@@ -15,8 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from configs.schema import CLASSIFIER
-from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
-from eval.metrics.attributes import Labels
+from eval.metrics.attribute_classifier import (
+    AttributeClassifier,
+    Labels,
+    prompt_accuracy,
+    to_pixels,
+)
 from models.codecs.vqgan_files import load_vqgan
 from scenes import scene as scenes
 from scripts.tiny.images import Split

@@ -7,8 +7,13 @@ from safetensors.torch import save_file
 from tiny_runs import assert_resumes, write_split
 
 from configs.schema import CLASSIFIER
-from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
-from eval.metrics.attributes import Attributes, compare
+from eval.metrics.attribute_classifier import (
+    AttributeClassifier,
+    Attributes,
+    compare,
+    prompt_accuracy,
+    to_pixels,
+)
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
