@@ -15,20 +15,14 @@ from runs.drawing import Drawn
 
 @dataclass(frozen=True)
 class ImageStats(ImageCost):
-    """What an image is and what it cost.
-
-    seed: its own, which follows from the call's seed, the prompt and the image's number.
-    accepted_length: mean tokens decided per round, the bonus token included (tau).
-    forwards: forward passes of the target, the prompt's included. seconds: of decoding, prefill
-    included; the VQ decoder's are seconds_decode.
-    """
+    """What an image is and what it cost; its `seconds` are of decoding, prefill included."""
 
     prompt: str
-    seed: int
+    seed: int  # its own, which follows from the call's seed, the prompt and the image's number
     tokens: int
-    accepted_length: float
-    forwards: int
-    seconds_decode: float
+    accepted_length: float  # mean tokens decided per round, the bonus token included (tau)
+    forwards: int  # forward passes of the target, the prompt's included
+    seconds_decode: float  # of the VQ decoder
 
     @property
     def tokens_per_second(self) -> float:
@@ -51,15 +45,11 @@ class ImageStats(ImageCost):
 
 @dataclass(frozen=True)
 class ImageOutput:
-    """The images of a call: prompt by prompt, the images of a prompt next to each other.
+    """The images of a call: prompt by prompt, the images of a prompt next to each other."""
 
-    images: empty with output_type="tokens". tokens: (images, tokens) image codes, on the CPU.
-    stats: one per image.
-    """
-
-    images: list[Image.Image]
-    tokens: Tensor
-    stats: list[ImageStats]
+    images: list[Image.Image]  # empty with output_type="tokens"
+    tokens: Tensor  # (images, tokens) image codes, on the CPU
+    stats: list[ImageStats]  # one per image
 
 
 def image_output(drawn: Sequence[Drawn], output_type: str) -> ImageOutput:
@@ -70,36 +60,27 @@ def image_output(drawn: Sequence[Drawn], output_type: str) -> ImageOutput:
 
 @dataclass(frozen=True)
 class Draft:
-    """The tree that a round drafted; node 0 is its root, the last token decided before.
+    """The tree that a round drafted; node 0 is its root, the last token decided before."""
 
-    parents: of every node, the root's own is 0. depths: distance from the root; the node drafts the
-    token of position `root + depth`. root: the root's position in the image. accepted: the accepted
-    nodes, from the root's child on; none in plain decoding.
-    """
-
-    root: int
-    parents: tuple[int, ...]
+    root: int  # the root's position in the image
+    parents: tuple[int, ...]  # of every node; the root's own is 0
+    # distance from the root; the node drafts the token of position `root + depth`
     depths: tuple[int, ...]
-    accepted: tuple[int, ...]
+    accepted: tuple[int, ...]  # nodes, from the root's child on; none in plain decoding
 
 
 @dataclass(frozen=True)
 class StreamStep:
-    """One round of an image that is being decoded.
+    """One round of an image that is being decoded."""
 
-    round: its number, from 0. position: of the first token that it decided. accepted: accepted
-    draft tokens. tokens: (decided,) all codes so far, on the CPU. total: tokens of the whole image.
-    forwards, seconds: of the image so far, prefill included. draft: the round's tree.
-    """
-
-    round: int
-    position: int
-    accepted: int
-    tokens: Tensor = field(repr=False)
-    total: int
-    forwards: int
-    seconds: float
-    draft: Draft = field(repr=False)
+    round: int  # its number, from 0
+    position: int  # of the first token that it decided
+    accepted: int  # accepted draft tokens
+    tokens: Tensor = field(repr=False)  # (decided,) all codes so far, on the CPU
+    total: int  # tokens of the whole image
+    forwards: int  # of the image so far, prefill included
+    seconds: float  # likewise
+    draft: Draft = field(repr=False)  # the round's tree
     paint: Callable[[Tensor], Image.Image] = field(repr=False, compare=False)
 
     @property
@@ -126,12 +107,9 @@ class StreamStep:
 
 @dataclass(frozen=True)
 class MethodTable:
-    """Methods compared on the same prompts and seeds; prints as a table.
+    """Methods compared on the same prompts and seeds; prints as a table."""
 
-    rows: all figures of each method by name, as in benchmark.json. markdown: the table.
-    """
-
-    rows: list[Mapping[str, Any]]
+    rows: list[Mapping[str, Any]]  # all figures of each method by name, as in benchmark.json
     markdown: str
 
     def __repr__(self) -> str:

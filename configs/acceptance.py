@@ -78,20 +78,15 @@ class PathSettings(Settings, prefix="path_", group="Relaxed acceptance (--verifi
 
 @dataclass(frozen=True)
 class Acceptance:
-    """An acceptance rule: what it keeps, and what it goes with; runs/methods.py has its verifier.
+    """An acceptance rule: what it keeps and goes with; runs/methods.py has its verifier."""
 
-    lossless: the images have the target's own distribution.
-    same_tokens: they are those of plain decoding with the same seeds also above temperature 0.
-    proposals, methods: it goes with these; proposal None: none; methods None: all.
-    numbers: the settings class of its own flags; without: the flags of it that the rule lacks.
-    """
-
-    lossless: bool
+    lossless: bool  # the images have the target's own distribution
+    # they are those of plain decoding with the same seeds also above temperature 0
     same_tokens: bool
-    proposals: tuple[str | None, ...]
-    methods: tuple[str, ...] | None = None
-    numbers: type[Settings] | None = None
-    without: tuple[str, ...] = ()
+    proposals: tuple[str | None, ...]  # it goes with these; None: with none
+    methods: tuple[str, ...] | None = None  # it goes with these; None: with all
+    numbers: type[Settings] | None = None  # the settings class of its own flags
+    without: tuple[str, ...] = ()  # the flags of it that the rule lacks
 
     @property
     def flags(self) -> list[str]:

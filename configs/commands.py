@@ -32,16 +32,12 @@ class RecipeFlags(Settings, group="Recipe"):
 
 @dataclass(frozen=True)
 class Command:
-    """A command of main.py.
+    """A command of main.py."""
 
-    summary: its line of help; settings: the classes that its flags are declared in.
-    without: flags of these that it does not have; gone: what to say to those who use them anyway.
-    """
-
-    summary: str
-    settings: tuple[type[Settings], ...]
-    without: tuple[str, ...] = ()
-    gone: Mapping[str, str] = field(default_factory=dict)
+    summary: str  # its line of help
+    settings: tuple[type[Settings], ...]  # the classes that its flags are declared in
+    without: tuple[str, ...] = ()  # flags of these that it does not have
+    gone: Mapping[str, str] = field(default_factory=dict)  # what to say to who uses them anyway
 
 
 _ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it")

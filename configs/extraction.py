@@ -37,11 +37,9 @@ OF_SAMPLES = (
 
 @dataclass(frozen=True)
 class ExtractionSettings(Settings, group="Tokens"):
-    """Where image tokens come from and go to.
+    """Where image tokens come from and go to."""
 
-    run: the target and its files; with --from_prompts also what is drawn and how.
-    """
-
+    # the target and its files; with --from_prompts also what is drawn and how
     run: RunSettings = part(RunSettings)
     data_dir: str | None = setting(
         None,

@@ -41,11 +41,8 @@ class SettingsError(ValueError):
 def mismatch(source: str, got: str, expected: str, advice: str = "") -> SettingsError:
     """Return an error in the form that all errors of settings have.
 
-    Args:
-        source: the flag, argument, file or entry.
-        got: its value.
-        expected: what it may be; "only with ..." if the value is good but does not work here.
-        advice: a sentence that says what to do.
+    source: the flag, argument, file or entry; got: its value. expected: what it may be; "only with
+    ..." if the value is good but does not work here. advice: a sentence that says what to do.
     """
     text = f"{got} works {expected}" if expected.startswith("only ") else ""
     text = text or f"expected {expected}, got {got}"

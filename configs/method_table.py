@@ -68,16 +68,12 @@ class AdtSettings(Settings, prefix="adt_", group="ADT-Tree (--method adt)"):
 
 @dataclass(frozen=True)
 class MethodTraits:
-    """What settings have to know of a way to decode; runs/methods.py has what makes its parts.
+    """What settings have to know of a way to decode; runs/methods.py has what makes its parts."""
 
-    defaults: the settings of MethodSettings that apply, with their defaults.
-    speculative: it drafts.
-    drafted: the drafter has weights.
-    """
-
+    # the settings of MethodSettings that apply, with their defaults
     defaults: dict[str, object] = field(default_factory=dict)
-    speculative: bool = True
-    drafted: bool = False
+    speculative: bool = True  # it drafts
+    drafted: bool = False  # the drafter has weights
 
 
 _GROWN = {"proposal": "coupled", "calibration": "drafter"}

@@ -22,49 +22,31 @@ STRETCH = 4.0  # greatest ratio of the sides
 
 @dataclass(frozen=True)
 class ImageSizes:
-    """What --target_size may be.
+    """What --target_size may be."""
 
-    cell: pixels; sides are given to the model in cells. largest: side of the largest square.
-    default: where neither the flag nor the folder's name says one. named: sizes that a folder's
-    name may end in, as Lumina-mGPT-7B-512.
-    """
-
-    cell: int
-    largest: int
-    default: str
-    named: tuple[str, ...] = ()
+    cell: int  # pixels; sides are given to the model in cells
+    largest: int  # side of the largest square
+    default: str  # where neither the flag nor the folder's name says one
+    named: tuple[str, ...] = ()  # sizes that a folder's name may end in, as Lumina-mGPT-7B-512
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target model.
+    """A target model."""
 
-    folder: where its weights lie by default, relative to the repository.
-    hub: its repository on the hub; None: it is part of this one.
-    download: the folder of that repository, where it is not `folder`.
-    also: more for users about where they get it.
-    drafter: repository of its drafter.
-    others: where users get further files, by flag.
-    flags: the flags that it has and other targets may lack.
-    parts: files outside its folder, by flag: where they lie relative to the folder that holds it.
-    sizes: what --target_size may be, of models that draw in many sizes.
-    side: pixels of a side, of the published files of models that draw in one size.
-    negative_prompt: default of --negative_prompt, of models that have it.
-    guided: whether --cfg has a row without the prompt.
-    """
-
-    folder: str
-    hub: str | None = None
-    download: str | None = None
-    also: str = ""
-    drafter: str | None = None
-    others: Mapping[str, str] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
+    folder: str  # where its weights lie by default, relative to the repository
+    hub: str | None = None  # its repository on the hub; None: it is part of this one
+    download: str | None = None  # the folder of that repository, where it is not `folder`
+    also: str = ""  # more for users about where they get it
+    drafter: str | None = None  # repository of its drafter
+    others: Mapping[str, str] = field(default_factory=dict)  # where users get other files, by flag
+    flags: tuple[str, ...] = ()  # the flags that it has and other targets may lack
+    # files outside its folder, by flag: where they lie relative to the folder that holds it
     parts: Mapping[str, str] = field(default_factory=dict)
-    sizes: ImageSizes | None = None
-    side: int | None = None
-    negative_prompt: str | None = None
-    guided: bool = True
+    sizes: ImageSizes | None = None  # of models that draw in many sizes
+    side: int | None = None  # pixels, of the published files of models that draw in one size
+    negative_prompt: str | None = None  # default of --negative_prompt, of models that have it
+    guided: bool = True  # whether --cfg has a row without the prompt
 
     @property
     def sources(self) -> dict[str, str]:

@@ -38,11 +38,7 @@ class DistanceSettings(CodecSettings, group="Table"):
 
 @dataclass(frozen=True)
 class PageSettings(Settings, group="Page"):
-    """Where the page and the OpenAI image API are served, and the model behind them.
-
-    engine: the model's settings, with the method that the page begins with. drafted: whether a
-    drafter is there, for methods that need one. given: what they were made of, by flag.
-    """
+    """Where the page and the OpenAI image API are served, and the model behind them."""
 
     port: int = setting(7860, "port of the page, http://127.0.0.1:PORT", low=1, high=65535)
     share_on: str = setting(
@@ -55,6 +51,6 @@ class PageSettings(Settings, group="Page"):
         16, "visitors of the page, and requests to the API, that may wait", low=1, high=10000
     )
     batch_size: int = setting(4, "images of API requests generated together", low=1, high=1024)
-    engine: EngineSettings = part(EngineSettings)
-    drafted: bool = False
-    given: Values = field(default_factory=dict, compare=False)
+    engine: EngineSettings = part(EngineSettings)  # with the method that the page begins with
+    drafted: bool = False  # whether a drafter is there, for methods that need one
+    given: Values = field(default_factory=dict, compare=False)  # what all were made of, by flag

@@ -31,13 +31,10 @@ class Fault(ValueError):
 
 @dataclass(frozen=True)
 class Captioned:
-    """An image: an id that no other one has, and what loads its caption and file content.
+    """An image, and what loads its caption and file content."""
 
-    `load` raises a Fault if one of them cannot be used.
-    """
-
-    id: str
-    load: Callable[[], tuple[str, bytes]]
+    id: str  # that no other one has
+    load: Callable[[], tuple[str, bytes]]  # raises a Fault if one of them cannot be used
 
 
 def captioned_images(source: Path) -> Iterator[Captioned]:

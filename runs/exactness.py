@@ -19,16 +19,12 @@ NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many images of a method are the baseline's.
-
-    near_ties: images that first differ where rounding decides.
-    wrong: ids of images that differ and no near-tie explains it.
-    """
+    """How many images of a method are the baseline's."""
 
     images: int
     identical: int
-    near_ties: int
-    wrong: tuple[str, ...]
+    near_ties: int  # images that first differ where rounding decides
+    wrong: tuple[str, ...]  # ids of images that differ and no near-tie explains it
 
 
 def compare(
@@ -36,12 +32,9 @@ def compare(
     distribution: SamplingDistribution,
     baseline: list[FinishedImage],
     other: list[FinishedImage],
-    near_tie: float = NEAR_TIE,
+    near_tie: float = NEAR_TIE,  # the largest gap that rounding may decide in types but fp64
 ) -> Comparison:
-    """Compare images of the same jobs; in fp64 no difference counts as a near-tie.
-
-    near_tie: the largest gap that rounding may decide in other types.
-    """
+    """Compare images of the same jobs; in fp64 no difference counts as a near-tie."""
     theirs = {image.job.id: image for image in other}
     gaps = {
         image.job.id: first_gap(target, distribution, image, theirs[image.job.id])

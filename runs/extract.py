@@ -47,10 +47,8 @@ def extract_tokens(
 ) -> None:
     """Add the codes that the output folder lacks, and print how many it holds.
 
-    A Failure if not one image could be used.
-
-    processes: those that share the work; by default the launcher's, or this one alone.
-    size: images of a shard.
+    A Failure if not one image could be used. processes: those that share the work; by default the
+    launcher's, or this one alone. size: images of a shard.
     """
     processes = processes or launched()
     run = settings.run

@@ -39,15 +39,13 @@ _MEASURES = (
 
 def generate_images(
     settings: RunSettings,
+    # in place of `runs.session.open_session`; called only if an image is missing
     open_session: "Callable[[RunSettings], Session] | None" = None,
-    processes: Processes | None = None,
+    processes: Processes | None = None,  # share the images; by default the launcher's, or this one
 ) -> None:
     """Make the images that the run's folder does not hold yet, and print how many it holds.
 
     Nothing in the folder changes before the model is loaded.
-
-    open_session: in place of `runs.session.open_session`; called only if an image is missing.
-    processes: those that share the images; by default the launcher's (torchrun), or this one.
     """
     items = prompt_items(settings)
     processes = processes or launched()

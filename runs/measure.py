@@ -16,16 +16,12 @@ BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches w
 
 @dataclass(frozen=True)
 class Measurement:
-    """One method over some prompts.
+    """One method over some prompts."""
 
-    images: in the order of the jobs.
-    seconds, calls: by part of the round.
-    cpu_seconds: of all threads of the process, for each call of `measure`: one image or batch.
-    """
-
-    images: list[FinishedImage]
-    seconds: dict[str, float]
-    calls: dict[str, int]
+    images: list[FinishedImage]  # in the order of the jobs
+    seconds: dict[str, float]  # by part of the round
+    calls: dict[str, int]  # likewise
+    # of all threads of the process, for each call of `measure`: one image or batch
     cpu_seconds: tuple[float, ...]
 
     @property

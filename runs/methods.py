@@ -80,24 +80,16 @@ def calibration_of(
 
 def build_engine(
     target: TargetModel,
-    drafter: LoadedDrafter | None,
+    drafter: LoadedDrafter | None,  # None for methods without weights
     distribution: SamplingDistribution,
     method: MethodSettings,
-    images: int,
-    nearest: Tensor | None = None,
-    sources: Sources = Sources(),  # noqa: B008 (frozen)
-    replay: bool = False,
-    compiles: bool = False,
+    images: int,  # most images in flight
+    nearest: Tensor | None = None,  # (codes, n) the codes nearest to every code, for relaxed rules
+    sources: Sources = Sources(),  # noqa: B008 (frozen); how errors name the models
+    replay: bool = False,  # whether rounds are CUDA graphs
+    compiles: bool = False,  # whether the small steps of rounds are compiled
 ) -> Engine:
-    """Compose the engine of a method.
-
-    drafter: None for methods without weights.
-    images: most images in flight.
-    nearest: (codes, n) the codes nearest to every code, for relaxed rules.
-    sources: how errors name the models.
-    replay: whether rounds are CUDA graphs.
-    compiles: whether the small steps of rounds are compiled.
-    """
+    """Compose the engine of a method."""
     speculation = None
     if method.speculative:
         policy = build_policy(method, target.grid)

@@ -33,19 +33,13 @@ _ABSENT = ("MSCOCO2014Val", "SJDPrompts")  # data sets of related programs
 
 @dataclass(frozen=True)
 class PromptItem:
-    """One image to make.
-
-    number: the prompt's place in the whole list, from 0.
-    sample: the image's number among those of its prompt, from 0.
-    occurrence: how many earlier prompts of the whole list are the same text.
-    name: the prompt's own id, if it has one.
-    """
+    """One image to make."""
 
     prompt: str
-    number: int
-    sample: int
-    occurrence: int
-    name: str | None = None
+    number: int  # the prompt's place in the whole list, from 0
+    sample: int  # the image's number among those of its prompt, from 0
+    occurrence: int  # how many earlier prompts of the whole list are the same text
+    name: str | None = None  # the prompt's own id, if it has one
 
     @property
     def id(self) -> str:

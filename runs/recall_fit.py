@@ -110,19 +110,16 @@ class Recorder:
 
 
 def fit_numbers(
+    # opens the engine of a method, for one image, whose rounds are not replayed
     open_engine: Callable[[MethodSettings], Engine],
-    jobs: Sequence[Job],
-    drafted: bool,
+    jobs: Sequence[Job],  # images to generate, at least two
+    drafted: bool,  # whether a head is there, so that mixtures are fitted too
     seconds: float,
 ) -> RecallNumbers | None:
     """Return the numbers fitted to a model; pairs that do no better are tiny's.
 
     Half of the images are fitted to, the other half says whether that is an improvement. None if
     the time, in seconds, is too short for enough choices.
-
-    open_engine: opens the engine of a method, for one image, whose rounds are not replayed.
-    jobs: images to generate, at least two.
-    drafted: whether a head is there, so that mixtures are fitted too.
     """
     tiny, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
     share, trust, alone = tiny.share, tiny.trust_mixed, tiny.trust_alone

@@ -35,15 +35,11 @@ DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Session:
-    """Loaded weights, and the engines of any method on them.
+    """Loaded weights, and the engines of any method on them."""
 
-    settings: the command's, with the method that it asks for. drafter: None if no method here has
-    one with weights.
-    """
-
-    settings: EngineSettings
+    settings: EngineSettings  # the command's, with the method that it asks for
     target: TargetModel
-    drafter: LoadedDrafter | None
+    drafter: LoadedDrafter | None  # None if no method here has one with weights
     _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns; `replace` shares it
 
     @refusing()

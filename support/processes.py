@@ -23,15 +23,12 @@ PATIENCE = timedelta(days=30)  # shares end hours apart; the launcher notices a 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that share a command's work.
+    """The processes that share a command's work."""
 
-    rank: this one's number. count: how many there are. local_rank: its number on this machine.
-    gather: waits for all of them and gives every one's value to each.
-    """
-
-    rank: int = 0
-    count: int = 1
-    local_rank: int = 0
+    rank: int = 0  # this one's number
+    count: int = 1  # how many there are
+    local_rank: int = 0  # its number on this machine
+    # waits for all of them and gives every one's value to each
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
     def share(self, items: Sequence[T]) -> list[T]:

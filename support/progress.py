@@ -34,15 +34,12 @@ class Progress:
     def __init__(
         self,
         what: str,
-        total: int | None = None,
-        done: int = 0,
+        total: int | None = None,  # units; None if that is not known
+        done: int = 0,  # those that an earlier command has made
         shown: bool = True,
         unit: str = "image",
     ):
-        """Print what is made, how much of it and where to.
-
-        total: units; None if that is not known. done: those that an earlier command has made.
-        """
+        """Print what is made, how much of it and where to."""
         self.total, self.done, self.shown, self.unit = total, done, shown, unit
         self.words = "loading the model"
         self.started: float | None = None  # when the first unit was begun

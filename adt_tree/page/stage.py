@@ -156,11 +156,7 @@ def _speed(ratio: float) -> str:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a visitor asks for.
-
-    tokens: draft tokens per round, at most; 0 leaves that to the method. slow: every round is shown
-    for a while.
-    """
+    """What a visitor asks for."""
 
     prompt: str
     method: str
@@ -168,8 +164,8 @@ class Wish:
     temperature: float
     guidance_scale: float
     top_k: int
-    tokens: int
-    slow: bool
+    tokens: int  # draft tokens per round, at most; 0 leaves that to the method
+    slow: bool  # every round is shown for a while
 
     @property
     def link(self) -> str:

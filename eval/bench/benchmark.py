@@ -150,14 +150,12 @@ def repeated(
     session: Session,
     methods: tuple[MethodSettings, ...],
     jobs: list[Job],
-    times: tuple[int, int],
+    times: tuple[int, int],  # repeats, and jobs of the warm-up
     progress: Progress,
 ) -> dict[MethodSettings, list[Measurement]]:
     """Measure every method several times, in alternating order; returns the repeats by method.
 
     Where images are decoded one by one, the methods take turns image by image.
-
-    times: repeats, and jobs of the warm-up.
     """
     repeats, warmup = times
     progress.say("warming up")

@@ -17,17 +17,11 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation o
 
 
 class ImageNetwork:
-    """A network, and what its numbers depend on.
+    """A network, and what its numbers depend on."""
 
-    Attributes:
-        label: library and weights.
-        resize: how images are brought to the network's size.
-        fault: what is wrong with weights that cannot be loaded.
-    """
-
-    label: str
-    resize: str
-    fault: str
+    label: str  # library and weights
+    resize: str  # how images are brought to the network's size
+    fault: str  # what is wrong with weights that cannot be loaded
 
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         """Return features (images, features) of RGB images."""

@@ -40,10 +40,8 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
 
     The files are speed.*, images.*, sources.*, evaluation.json and report.html. Runs of the tiny
     model without --ref_dir are compared with rendered scenes. What cannot be computed is named on
-    stderr and in the files.
-
-    Raises:
-        SettingsError: a folder cannot be read or written; before anything is computed.
+    stderr and in the files. A SettingsError, before anything is computed, if a folder cannot be
+    read or written.
     """
     if (count := read_launch().count) > 1:
         raise mismatch(

@@ -228,8 +228,7 @@ def read_reference(folder: str) -> ImageSet:
 def accepted_by_position(rounds: Iterable[Line], tokens: int, columns: int) -> np.ndarray:
     """Return the accepted draft tokens of each token's round (rows, columns), NaN at the first.
 
-    Raises:
-        ValueError: the rounds do not decide every position but the first.
+    ValueError if the rounds do not decide every position but the first.
     """
     accepted = np.full(tokens, np.nan)
     position = 1  # the prefill decides position 0

@@ -129,14 +129,11 @@ class Examination:
     def _look_at_network(
         self,
         files: NetworkFiles,
-        spec_of: Callable[[dict], TransformerSpec] | None,
+        # what a config.json stands for; ValueError for an entry that cannot be used
+        spec_of: Callable[[dict], TransformerSpec] | None,  # None: nothing to compare it with
         network_of: Callable[[dict], Network],
     ) -> None:
-        """Look at folder, config.json, weight files and keys of one network.
-
-        spec_of, network_of: what a config.json stands for; ValueError for an entry that cannot be
-        used. None: there is nothing to compare it with.
-        """
+        """Look at folder, config.json, weight files and keys of one network."""
         with self._catching(files.part, "folder", files.flag):
             files.folder = checkpoint_folder(files.path, f"--{files.flag}", download=False)
         if files.folder is None:

@@ -32,12 +32,9 @@ def memory_of(
     settings: InspectSettings,
     target: Network | None,
     drafter: Network | None,
-    image: tuple[ImageGrid, int] | None,
+    image: tuple[ImageGrid, int] | None,  # of its tokens, and how many different ones there are
 ) -> dict[str, int]:
-    """Return bytes by what takes them, for the batch of the settings; without what is unknown.
-
-    image: grid of an image's tokens, and how many different ones there are.
-    """
+    """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
     grid = UNKNOWN_GRID if image is None else image[0]
     trees = largest_trees(grid).values()
     memory: dict[str, int] = {}

@@ -40,15 +40,11 @@ HEAD = "lm_head.weight"
 
 @dataclass(frozen=True)
 class Oracle:
-    """A family's networks in transformers, on the target's device and in its dtype.
+    """A family's networks in transformers, on the target's device and in its dtype."""
 
-    name: of the class. features: ids (1, n) -> (n, hidden). score: features (m, hidden) -> logits
-    of the image codes (m, codes).
-    """
-
-    name: str
-    features: Callable[[Tensor], Tensor]
-    score: Callable[[Tensor], Tensor]
+    name: str  # of the class
+    features: Callable[[Tensor], Tensor]  # ids (1, n) -> (n, hidden)
+    score: Callable[[Tensor], Tensor]  # (m, hidden) -> logits of the image codes (m, codes)
 
 
 def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, Tensor]:
@@ -182,14 +178,13 @@ def _fill_decoder(
     model: nn.Module,
     folder: Path,
     target: TargetModel,
-    prefix: str = "model.",
-    ignored: tuple[str, ...] = (),
-    tensors: Iterable[tuple[str, Tensor]] | None = None,
+    prefix: str = "model.",  # of the decoder's keys
+    ignored: tuple[str, ...] = (),  # prefixes of keys that are not the decoder's
+    tensors: Iterable[tuple[str, Tensor]] | None = None,  # by default those of the folder
 ) -> Tensor:
     """Give a decoder on the meta device its weights; returns the head's rows of image codes.
 
-    Without a head among the weights, the embedding is the head. prefix: of the decoder's keys.
-    ignored: prefixes of keys that are not the decoder's. tensors: by default those of the folder.
+    Without a head among the weights, the embedding is the head.
     """
     state = {
         key.removeprefix(prefix): tensor.to(target.device, target.dtype)

@@ -44,9 +44,8 @@ class Evaluation:
         target: TargetModel,
         tokens: Tokens,
         rows: Rower,
-        held: list[int],
+        held: list[int],  # the numbers of the images that are kept from training
     ):
-        """held: the numbers of the images that are kept from training."""
         self.settings, self.target, self.tokens = settings, target, tokens
         self.rows, self.held = rows, held
         self.distribution = sampling_distribution(settings.sampling)
