@@ -44,10 +44,7 @@ class Measurement:
 
     @property
     def profile(self) -> dict[str, float]:
-        """Milliseconds per round by part.
-
-        `draft` contains draft_forward and draft_head, `verify` contains target_forward.
-        """
+        """Milliseconds per round by part; `draft` contains draft_*, `verify` target_forward."""
         rounds = sum(image.target_forwards - 1 for image in self.images)
         return {name: 1000 * seconds / rounds for name, seconds in sorted(self.seconds.items())}
 

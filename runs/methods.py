@@ -193,10 +193,7 @@ def register_method(name: str, traits: MethodTraits, method: Method) -> None:
 
 
 def register_verifier(name: str, acceptance: Acceptance, verifier: Callable[..., Verifier]) -> None:
-    """Add an acceptance rule to those of --verifier: what it keeps, and what makes it.
-
-    Names as in `register_method`.
-    """
+    """Add a rule to those of --verifier: what it keeps, what makes it; as `register_method`."""
     _claim(name, acceptance_of.VERIFIERS)
     acceptance_of.VERIFIERS[name], VERIFIERS[name] = acceptance, verifier
 

@@ -163,8 +163,7 @@ def read_coco(path: Path, caption: str) -> list[str]:
 
 
 def _captions(annotations: list[dict[str, Any]]) -> tuple[dict[Any, list[str]], int]:
-    """Return the captions by image, and how many are blank and left out; a ValueError for one that
-    is no text."""
+    """Return captions by image, and how many are blank; a ValueError for one that is no text."""
     captions: dict[Any, list[str]] = defaultdict(list)
     blank = 0
     for number, annotation in enumerate(annotations, 1):

@@ -72,10 +72,7 @@ class Session:
 
     @refusing()
     def with_settings(self, settings: EngineSettings) -> "Session":
-        """Return a session of other settings on the same weights.
-
-        Loads the drafter if their method needs one and none is loaded yet.
-        """
+        """Return a session of other settings on these weights; loads a drafter if it is needed."""
         drafter = self.drafter
         if settings.method.lantern is not None:
             _find_nearest(settings, settings.method.lantern.k)

@@ -67,13 +67,10 @@ class GuardedStream:
 
 def run_guarded(
     run: Callable[[], None],
-    refusals: type[ValueError] = SettingsError,
-    interrupted: str = "interrupted",
+    refusals: type[ValueError] = SettingsError,  # what means settings that cannot be used
+    interrupted: str = "interrupted",  # what to say after Ctrl-C
 ) -> int:
-    """Run a command; returns its exit code.
-
-    refusals: what means settings that cannot be used. interrupted: what to say after Ctrl-C.
-    """
+    """Run a command; returns its exit code."""
     out, err, code = GuardedStream(sys.stdout), GuardedStream(sys.stderr), 0
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -1,7 +1,4 @@
-"""Where results come from: versions, revision, the identity of a checkpoint and of a run.
-
-Does not import torch.
-"""
+"""Where results come from: versions, revision, identity of checkpoint and run; without torch."""
 
 import hashlib
 import platform

@@ -46,10 +46,7 @@ verifies them in one forward pass. With the same seed, both generate the same to
 
 
 def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
-    """Return the page.
-
-    drafted: whether methods with a drafter's weights can be chosen. visitors: how many may wait.
-    """
+    """Return the page. drafted: offers methods with a drafter; visitors: how many may wait."""
     # The latest runs that visitors have stopped. gradio's own `cancels` fails on the page between a
     # click on Generate and the server's answer: Stop would do nothing then.
     stops = deque[str](maxlen=1000)

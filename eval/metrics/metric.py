@@ -25,10 +25,7 @@ class Metric:
             self.label, self.resize = network.label, network.resize
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """Return the scores of the images; Unavailable if they are not defined.
-
-        reference: real images, where the metric needs them.
-        """
+        """Return the images' scores; Unavailable if undefined. reference: real images if needed."""
         raise NotImplementedError
 
     def score(self, count: int, part: str = "", **figures: object) -> Score:

@@ -90,10 +90,7 @@ class Inception(ImageNetwork):
 
 
 class Vgg(ImageNetwork):
-    """VGG16 up to its second fully connected layer, before the ReLU.
-
-    These are 4,096 features, as in LANTERN's evaluation.
-    """
+    """VGG16 up to its second dense layer, before the ReLU: 4,096 features, as LANTERN's."""
 
     resize = "bilinear to 224 x 224, without keeping the aspect"
     fault = "not VGG16's weights"

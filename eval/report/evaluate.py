@@ -84,10 +84,7 @@ def check_pictures(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
 
 
 def _lossless_others(runs: Sequence[Run], rows: Sequence[SpeedRow]) -> dict[str, str]:
-    """Return the baselines, by run, that are another run and lossless.
-
-    Nothing unless all runs have images in common.
-    """
+    """Return, by run, baselines that are another, lossless run; none if no image is in all runs."""
     lossless = {run.name for run in runs if run.lossless} if common_keys(runs) else set()
     return {row.run: row.baseline for row in rows if row.baseline in lossless - {row.run}}
 

@@ -212,10 +212,7 @@ def thumbnail(image: Image.Image) -> str:
 
 
 def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] | None:
-    """Return four times |image - lossless| as a picture, and its mean in grey levels, 0 to 255.
-
-    None if their sizes differ.
-    """
+    """Return 4 |image - lossless|, and the mean difference, of 255; None if their sizes differ."""
     if image.size != lossless.size:
         return None
     apart = ImageChops.difference(image.convert("RGB"), lossless.convert("RGB"))
