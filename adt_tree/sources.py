@@ -208,15 +208,15 @@ class CallOptions(TypedDict, total=False):
 class CallSettings(Settings):
     """How many images, of which seeds, and how they come back."""
 
-    num_images: int = setting(1, "images per prompt", low=1)
-    seed: int = setting(0, "base seed", low=0, high=2**63 - 1)
+    num_images: int = setting("images per prompt", 1, low=1)
+    seed: int = setting("base seed", 0, low=0, high=2**63 - 1)
     output_type: str = setting(
-        "pil",
         "what comes back",
+        "pil",
         choices=("pil", "tokens"),
         advice="For arrays use np.asarray(out.images[0]); tokens are the codes of an image.",
     )
-    repeats: int = setting(1, "measurements per method", low=1, high=1000)
+    repeats: int = setting("measurements per method", 1, low=1, high=1000)
 
 
 def call_settings(**values: Any) -> CallSettings:

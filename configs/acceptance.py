@@ -19,22 +19,21 @@ class LanternSettings(
     # k and delta: the defaults of LANTERN's code
     # high: a table of nearest codes has at most 65,535 columns (models/codecs/codebook.py)
     k: int = setting(
-        1000, "how many nearest codes may lend a draft their probability", low=1, high=2**16 - 1
+        "how many nearest codes may lend a draft their probability", 1000, low=1, high=2**16 - 1
     )
     delta: float = setting(
-        0.1,
         "up to 1: how much probability a draft may borrow (LANTERN's delta); above 1: how many "
         "times its own probability a draft may reach (LANTERN++'s lambda)",
+        0.1,
         low=0,
     )
     residual: str = setting(
-        "exact",
         "what a refused draft takes out of the distribution: exact: the codes it borrowed from; "
         "reference: its k + 1 nearest codes, as published code does",
+        "exact",
         choices=("exact", "reference"),
     )
     budget: str | None = setting(
-        None,
         "of a delta up to 1: shared by the drafts for one position, or given to each, as published",
         choices=("shared", "per_candidate"),
         shown="shared",
@@ -53,13 +52,13 @@ class GsdSettings(Settings, prefix="gsd_", group="Relaxed acceptance (--verifier
     """Grouped speculative decoding (arXiv 2508.07747); the defaults are those of its code."""
 
     reach: int = setting(
-        7,
         "how many of the next likelier and of the next less likely tokens may stand with a draft",
+        7,
         low=0,
         high=2**16 - 1,
     )
     gap: float = setting(
-        0.15, "their probability differs from the draft's by less than this", low=0, high=1
+        "their probability differs from the draft's by less than this", 0.15, low=0, high=1
     )
 
 
@@ -68,9 +67,9 @@ class PathSettings(Settings, prefix="path_", group="Relaxed acceptance (--verifi
     """PathRelax (arXiv 2606.10492); the default is that of its code."""
 
     delta: float = setting(
-        0.01,
         "share of the mean probability of the other paths' drafts at a position that a draft "
         "takes over",
+        0.01,
         low=0,
         high=1,
     )

@@ -36,15 +36,14 @@ class MethodsFlags(Settings, group="Benchmark"):
     """The methods that a benchmark compares, as a command line names them."""
 
     methods: str | None = setting(
-        None,
         "methods to compare, by commas: name[:flag=value...]; name may be a recipe, file.yaml",
         shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
     )
     sweep: str | None = setting(
-        None, "YAML file of a grid of methods (configs/sweeps), each measured next to ar"
+        "YAML file of a grid of methods (configs/sweeps), each measured next to ar"
     )
     cells: str | None = setting(
-        None, "cells of the sweep, as start-stop (0-based, stop excluded)", shown="all"
+        "cells of the sweep, as start-stop (0-based, stop excluded)", shown="all"
     )
 
 
@@ -52,8 +51,8 @@ class MethodsFlags(Settings, group="Benchmark"):
 class Sweep(Settings):
     """A sweep's file: its cells, each an entry of --methods."""
 
-    base: str = setting(MISSING, "what the axes are added to", wanted=_ENTRIES)
-    methods: str | None = setting(None, "what is compared with these cells", wanted=_ENTRIES)
+    base: str = setting("what the axes are added to", MISSING, wanted=_ENTRIES)
+    methods: str | None = setting("what is compared with these cells", wanted=_ENTRIES)
     path: str = ""
     axes: tuple[str, ...] = ()  # the flags that vary
     varied: tuple[str, ...] = ()  # the cells of all their values
@@ -76,8 +75,8 @@ class BenchmarkSettings(Settings, group="Benchmark"):
 
     run: RunSettings = part(RunSettings)
     methods: tuple[MethodSettings, ...] = ()
-    repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
-    warmup: int = setting(1, "images per method generated first and not counted", low=0, high=1000)
+    repeats: int = setting("measurements per method; the table shows medians", 3, low=1, high=1000)
+    warmup: int = setting("images per method generated first and not counted", 1, low=0, high=1000)
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
     sweep: Sweep | None = None
 
@@ -162,19 +161,15 @@ class TuneSettings(Settings, group="Tuning"):
     """Which methods `tune` tries, on which prompts, and for how long."""
 
     prompt: str | None = setting(
-        None, "your prompts, as for generate_images", shown="configs/prompts/tiny_validation.txt"
+        "your prompts, as for generate_images", shown="configs/prompts/tiny_validation.txt"
     )
     minutes: float = setting(
-        10.0, "minutes for the trials, without loading the model", low=0.01, high=10080
+        "minutes for the trials, without loading the model", 10.0, low=0.01, high=10080
     )
     methods: str | None = setting(
-        None,
-        "methods to try, by commas: name[:flag=value...]",
-        shown="lossless methods at several sizes",
+        "methods to try, by commas: name[:flag=value...]", shown="lossless methods at several sizes"
     )
-    output: str | None = setting(
-        None, "file of the result", path=True, shown="<model_path>.tuned.yaml"
-    )
+    output: str | None = setting("file of the result", path=True, shown="<model_path>.tuned.yaml")
     run: RunSettings = part(RunSettings)
     tried: tuple[MethodSettings, ...] = ()
 

@@ -19,14 +19,11 @@ class RecipeFlags(Settings, group="Recipe"):
     """Recipes, and methods and rules from outside the checkout."""
 
     config: str | None = setting(
-        None,
         "YAML files of `flag: value` lines, by commas; a later one and the command line win",
         shown="none",
     )
     plugin: str | None = setting(
-        None,
-        "Python module, package.module, that registers your method or acceptance rule",
-        shown="none",
+        "Python module, package.module, that registers your method or acceptance rule", shown="none"
     )
 
 

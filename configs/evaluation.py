@@ -19,7 +19,7 @@ _TO_METRICS = "--local-dir ckpts/metrics"
 def _weights(name: str, text: str, source: str) -> str:
     """Declare where a metric's weights lie: a file or folder of ckpts/metrics by default."""
     shown = f"ckpts/metrics/{name}"
-    return setting(str(ROOT / shown), text, path=True, shown=shown, source=source.format(name))
+    return setting(text, str(ROOT / shown), path=True, shown=shown, source=source.format(name))
 
 
 @dataclass(frozen=True)
@@ -27,38 +27,35 @@ class EvaluateSettings(DeviceSettings, group="Evaluation"):
     """What to evaluate. The lists are written with commas."""
 
     output_dir: str = setting(
-        MISSING,
         "run folders of generate_images, by commas",
+        MISSING,
         wanted="run folders that generate_images wrote, by commas",
     )
     baseline: str | None = setting(
-        None,
         "run folder that speed-ups are relative to",
         path=True,
         shown="per run, one of --method ar with the same sampling flags",
     )
     ref_dir: str | None = setting(
-        None,
         "folder of real images (.png, .jpg) for FID, precision and recall",
         path=True,
         shown="tiny: 1,000 rendered scenes",
     )
     report_dir: str | None = setting(
-        None, "folder for tables and report", path=True, shown="<first run>/evaluation"
+        "folder for tables and report", path=True, shown="<first run>/evaluation"
     )
     metrics: str | None = setting(
-        None,
         f"metrics, by commas; all; none; or of {', '.join(TINY_METRICS + GENERAL_METRICS)}",
         shown=f"{','.join(TINY_METRICS)} for runs of the tiny model, the others for other runs",
     )
-    images: int = setting(8, "prompts in the report's comparison", low=0, high=1000)
+    images: int = setting("prompts in the report's comparison", 8, low=0, high=1000)
     cache_dir: str = setting(
-        "outputs/features", "folder of the images' features, by content", path=True
+        "folder of the images' features, by content", "outputs/features", path=True
     )
-    batch_size: int = setting(16, "images per forward pass of a metric's network", low=1, high=4096)
+    batch_size: int = setting("images per forward pass of a metric's network", 16, low=1, high=4096)
     attributes_path: str = setting(
-        str(ROOT / "ckpts/tiny/attributes.safetensors"),
         "the tiny domain's classifier",
+        str(ROOT / "ckpts/tiny/attributes.safetensors"),
         path=True,
         shown="ckpts/tiny/attributes.safetensors",
         source="part of the repository: ckpts/tiny/attributes.safetensors",
@@ -79,10 +76,10 @@ class EvaluateSettings(DeviceSettings, group="Evaluation"):
         f"{_CLIP} {_TO_METRICS}/{{0}}",
     )
     clip_model: str = setting(
-        "ViT-B-32-quickgelu", "open_clip's name of the model in the file --clip_path"
+        "open_clip's name of the model in the file --clip_path", "ViT-B-32-quickgelu"
     )
     clip_prefix: str = setting(
-        "A photo depicts ", "text before prompts, as in LANTERN's evaluation; none = nothing"
+        "text before prompts, as in LANTERN's evaluation; none = nothing", "A photo depicts "
     )
     hpsv2_path: str = _weights(
         "HPS_v2_compressed.pt",

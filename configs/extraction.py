@@ -42,26 +42,23 @@ class ExtractionSettings(Settings, group="Tokens"):
     # the target and its files; with --from_prompts also what is drawn and how
     run: RunSettings = part(RunSettings)
     data_dir: str | None = setting(
-        None,
         "images with captions: a folder of images, each with a .txt of its name; or a .jsonl file, "
         "or a folder with one, of lines with image and caption",
         path=True,
     )
-    from_prompts: bool = setting(False, "take samples that the target generates, not images")
+    from_prompts: bool = setting("take samples that the target generates, not images", False)
     prompt: str | None = setting(
-        None,
         f"of --from_prompts: a .txt or .jsonl file, or {TRAINING_SET}",
         shown=f"tiny: {OWN_CAPTIONS}; others: required",
     )
     num_images: int | None = setting(
-        None,
         "samples to generate; when every prompt has one, they begin again with other seeds",
         low=1,
         shown="required with --from_prompts",
     )
     output_dir: str = setting(
-        MISSING,
         "folder of the token shards; the same command continues",
+        MISSING,
         path=True,
         wanted="a folder for the token shards",
     )

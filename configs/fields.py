@@ -102,11 +102,11 @@ def near_names(name: str, names: Iterable[str], prefix: str = "") -> str:
     return f"Did you mean {one_of(prefix + other for other in near)}?" if near else ""
 
 
-def setting(default: Any, text: str, **limits: Any) -> Any:
+def setting(text: str, default: Any = None, **limits: Any) -> Any:
     """Declare one setting: a dataclass field with a flag.
 
-    default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
+    default: None where other settings decide, MISSING where the user has to.
     limits: choices (names); renamed (earlier choices -> today's); gone (earlier choices -> what to
         use instead, for the error); low, high (inclusive); above (exclusive); path (True: `~` is
         replaced); wanted (what errors say is allowed); advice (what they say to do); shown (the

@@ -23,33 +23,33 @@ class AdtSettings(Settings, prefix="adt_", group="ADT-Tree (--method adt)"):
 
     # Defaults within 1 % of the best in one-flag sweeps with six nodes (docs/results/adt.md).
     beta: float = setting(
-        0.7, "acceptance from which the next tree is deeper and narrower", low=0, high=1
+        "acceptance from which the next tree is deeper and narrower", 0.7, low=0, high=1
     )
-    l_d: int = setting(1, "levels added or taken per step", low=0, high=64)
-    l_k: int = setting(1, "width added or taken per step", low=0, high=64)
-    d_min: int = setting(1, "least depth", low=1, high=64)
-    d_max: int = setting(3, "greatest depth", low=1, high=64)
-    k_min: int = setting(2, "least width", low=1, high=256)
-    k_max: int = setting(4, "greatest width", low=1, high=256)
+    l_d: int = setting("levels added or taken per step", 1, low=0, high=64)
+    l_k: int = setting("width added or taken per step", 1, low=0, high=64)
+    d_min: int = setting("least depth", 1, low=1, high=64)
+    d_max: int = setting("greatest depth", 3, low=1, high=64)
+    k_min: int = setting("least width", 2, low=1, high=256)
+    k_max: int = setting("greatest width", 4, low=1, high=256)
     d_init: int | None = setting(
-        None, "depth of an image's first tree", low=1, high=64, shown="5, or the nearest bound"
+        "depth of an image's first tree", low=1, high=64, shown="5, or the nearest bound"
     )
     k_init: int | None = setting(
-        None, "width of an image's first tree", low=1, high=256, shown="4, or the nearest bound"
+        "width of an image's first tree", low=1, high=256, shown="4, or the nearest bound"
     )
     init: str = setting(
-        "horizontal",
         "tree that the next one starts from",
+        "horizontal",
         choices=("horizontal", "vertical", "random", "fixed"),
     )
     adapt: str = setting(
-        "acceptance",
         "what is compared with beta; all but the first are controls",
+        "acceptance",
         choices=("acceptance", "random", "confidence", "none"),
     )
     alpha: str = setting(
-        "previous",
         "whose acceptance: the previous tree's or the initialising neighbour's",
+        "previous",
         choices=("previous", "neighbour"),
     )
 

@@ -27,8 +27,8 @@ class MethodSettings(Settings, group="Method"):
     """How images are decoded. Settings that do not apply to `method` are None."""
 
     method: str = setting(
-        "adt",
         "decoding method; ar = plain decoding, the others draft",
+        "adt",
         choices=METHODS,  # as it is, since a plugin may add to it
         renamed=RENAMED_METHODS,
         gone=GONE_METHODS,
@@ -36,55 +36,47 @@ class MethodSettings(Settings, group="Method"):
         shown="adt; of extract_tokens jacobi, which needs no drafter",
     )
     proposal: str | None = setting(
-        None, "how draft tokens are chosen", choices=PROPOSALS, shown="coupled"
+        "how draft tokens are chosen", choices=PROPOSALS, shown="coupled"
     )
     calibration: str | None = setting(
-        None,
         "correct the path scores of grown trees: drafter, by its calibration.json; none; or by "
         "factors of the levels, as 1.2/1.1, which tune fits",
         shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting(
-        None, "maximum tree depth", low=1, high=64, shown="eagle2 5, recall 14, others 18"
+        "maximum tree depth", low=1, high=64, shown="eagle2 5, recall 14, others 18"
     )
     width: int | None = setting(
-        None, "tree width", low=1, high=256, shown="eagle2 10, recall 5, others 4"
+        "tree width", low=1, high=256, shown="eagle2 10, recall 5, others 4"
     )
     nodes: int | None = setting(
-        None, "maximum draft tokens per forward pass", low=1, high=1024, shown="adt 6, others 58"
+        "maximum draft tokens per forward pass", low=1, high=1024, shown="adt 6, others 58"
     )
     head_depth: int | None = setting(
-        None,
-        "levels that run the drafter; deeper ones use recall alone",
-        low=1,
-        high=64,
-        shown="all",
+        "levels that run the drafter; deeper ones use recall alone", low=1, high=64, shown="all"
     )
     recall_numbers: str | None = setting(
-        None,
         "weights of recalled predictions; tune fits them to a model",
         shown="those of tiny",
         wanted="six numbers, as a/b/a/b/a/b",
         later=True,
     )
-    tree: str | None = setting(None, "tree of --method static", choices=TREES, shown="mc_sim_7b_63")
+    tree: str | None = setting("tree of --method static", choices=TREES, shown="mc_sim_7b_63")
     window: int | None = setting(
-        None,
         "positions drafted from the target's own earlier predictions; 0 = none",
         low=0,
         high=256,
         shown="16",
     )
     guess: str | None = setting(
-        None,
         "first draft of a position: the code above it, the code to its left, or a random code",
         choices=("above", "left", "random"),
         shown="above",
     )
     verifier: str = setting(
-        "exact",
         "acceptance rule; exact: the images of plain decoding; rejection, sampled, spectr, block, "
         "traversal: other images of the same distribution; the rest are relaxed",
+        "exact",
         choices=VERIFIERS,
         advice=OF_YOUR_OWN,
     )

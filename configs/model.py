@@ -24,21 +24,18 @@ INDUCTOR = "inductor"  # what --compile says for torch's own compiler
 class CodecSettings(Settings, group="Model"):
     """Whose image codes, and where the files lie that turn them into pixels."""
 
-    model: str = setting("tiny", "target model", choices=tuple(TARGETS))
+    model: str = setting("target model", "tiny", choices=tuple(TARGETS))
     model_path: str | None = setting(
-        None,
         "folder of the target, or owner/name on the Hugging Face hub",
         path=True,
         shown=", ".join(target.folder for target in TARGETS.values()),
     )
     tokenizer_path: str | None = setting(
-        None,
         "folder of Chameleon's text_tokenizer.json, vqgan.yaml and VQGAN weights",
         path=True,
         shown="<model_path>/tokenizer, or chameleon/tokenizer next to <model_path>",
     )
     vq_path: str | None = setting(
-        None,
         "image codec of LlamaGen or Lumina-mGPT 2.0, a file",
         path=True,
         shown="<model_path>/../vq_ds16_t2i.pt; lumina_mgpt2 <model_path>/../movqgan_270M.ckpt",
@@ -60,24 +57,21 @@ class ModelSettings(CodecSettings):
     """A target model, where its files lie and the number type it computes in."""
 
     text_encoder_path: str | None = setting(
-        None,
         "LlamaGen's T5: a folder, or its owner/name",
         path=True,
         shown="<model_path>/../t5/flan-t5-xl",
     )
     target_size: str | None = setting(
-        None,
         f"image size in pixels, as 768 or 1024x576; only {', '.join(targets_with('target_size'))}",
         shown="the size in the folder's name, such as Lumina-mGPT-7B-768, or 768; emu3 720; emu3_5 "
         "1168x880; glm_image 1024",
     )
     negative_prompt: str | None = setting(
-        None,
         f"text to guide away from; only {', '.join(targets_with('negative_prompt'))}",
         shown="the one of Emu3's public script",
         later=True,
     )
-    dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
+    dtype: str = setting("number type", "fp32", choices=("fp32", "fp64", "bf16"))
 
     def settle(self) -> None:
         if (sizes := TARGETS[self.model].sizes) is not None:
@@ -91,13 +85,12 @@ class LoadedSettings(ModelSettings):
     """How the target's weights are stored, and where the drafter's are."""
 
     quantize: str | None = setting(
-        None,
         "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
         choices=("int8", "int4"),
         later=True,
     )
     drafter_path: str | None = setting(
-        None, "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
+        "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
     )
 
     def settle(self) -> None:
@@ -109,7 +102,7 @@ class LoadedSettings(ModelSettings):
 
 @dataclass(frozen=True)
 class DeviceSettings(Settings, group="Machine"):
-    device: str = setting("auto", "auto (a GPU if there is one), cpu, cuda or cuda:N")
+    device: str = setting("auto (a GPU if there is one), cpu, cuda or cuda:N", "auto")
 
     def settle(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
@@ -121,19 +114,19 @@ class PlacementSettings(DeviceSettings):
     """How a target is laid over the machine, and how many images it makes at once."""
 
     device_map: str = setting(
-        "single", "auto = split the target's layers over all GPUs", choices=("single", "auto")
+        "auto = split the target's layers over all GPUs", "single", choices=("single", "auto")
     )
     vq_device: str = setting(
-        "same",
         "device that decodes image codes to pixels: the target's, or the CPU",
+        "same",
         choices=("same", "cpu"),
     )
     cfg_mode: str = setting(
-        "parallel",
         "guidance rows in one forward pass, or in sequence (less memory, more time)",
+        "parallel",
         choices=("parallel", "sequential"),
     )
-    batch_size: int = setting(1, "images decoded together", low=1, high=1024)
+    batch_size: int = setting("images decoded together", 1, low=1, high=1024)
 
     def settle(self) -> None:
         if self.device_map == "auto" and self.device != "auto":
@@ -148,7 +141,6 @@ class EngineSettings(PlacementSettings, LoadedSettings):
     sampling: SamplingSettings = part(SamplingSettings)
     method: MethodSettings = part(MethodSettings)
     compile: str | None = setting(
-        None,
         f"CUDA graphs on a GPU, compiled layers on a CPU; auto = where possible; {INDUCTOR} = "
         "layers by torch.compile",
         choices=("off", "on", "auto", INDUCTOR),

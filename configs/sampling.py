@@ -10,17 +10,17 @@ class SamplingSettings(Settings, group="Sampling"):
     """The sampling distribution: guidance, then temperature, then top-k, then top-p."""
 
     cfg: float = setting(
-        3.0,
         "guidance scale, 1 = no guidance",
+        3.0,
         above=0,  # 0 switches guidance off in other programs, but here it would ignore the prompt
         high=100,
         wanted="1 for no guidance, or another number above 0, at most 100",
         shown="3.0; glm_image 1, which has no guidance",
     )
-    temperature: float = setting(1.0, "sampling temperature, 0 = argmax", low=0, high=100)
-    top_k: int = setting(0, "sample from the k likeliest codes, 0 = off", low=0)
+    temperature: float = setting("sampling temperature, 0 = argmax", 1.0, low=0, high=100)
+    top_k: int = setting("sample from the k likeliest codes, 0 = off", 0, low=0)
     top_p: float = setting(
-        1.0, "sample from the likeliest codes with this total probability; 1 = off", above=0, high=1
+        "sample from the likeliest codes with this total probability; 1 = off", 1.0, above=0, high=1
     )
 
     def settle(self) -> None:

@@ -74,34 +74,32 @@ class PromptSettings(Settings, group="Prompts"):
     """What to draw, how many images of it, and from which seed."""
 
     prompt: str = setting(
-        MISSING,
         f"text, .txt file (a prompt a line), .jsonl file (id, prompt); or {one_of(DATASETS)}",
+        MISSING,
         wanted=f"text that is not blank, a .txt or .jsonl file, {one_of(DATASETS)}",
     )
     prompt_file: str | None = setting(
-        None, "file of the named dataset", path=True, shown="configs/prompts/<its name>"
+        "file of the named dataset", path=True, shown="configs/prompts/<its name>"
     )
     caption: str | None = setting(
-        None,
         "which captions of an image of MSCOCO2017Val or -Train are prompts",
         choices=("first", "longest", "all"),
         shown="first",
     )
     num_images: int | None = setting(
-        None,
         "prompts to use from a list, -1 = all; with a single text: images",
         low=-1,
         shown="text 1, .txt file and --slice all, dataset 10",
     )
-    samples_per_prompt: int | None = setting(None, "images per prompt", low=1, shown="1")
-    sample: int | None = setting(None, "size of a random subset of the prompts", low=1)
-    sample_seed: int | None = setting(None, "which random subset", low=0, shown="0")
+    samples_per_prompt: int | None = setting("images per prompt", low=1, shown="1")
+    sample: int | None = setting("size of a random subset of the prompts", low=1)
+    sample_seed: int | None = setting("which random subset", low=0, shown="0")
     slice: str | None = setting(
-        None, "prompts to use, as start-stop (0-based, stop excluded), e.g. 0-100", shown="all"
+        "prompts to use, as start-stop (0-based, stop excluded), e.g. 0-100", shown="all"
     )
     seed: int = setting(
-        0,
         "base seed; each image derives its seed from this, its prompt and its number",
+        0,
         low=0,
         high=2**63 - 1,
     )
@@ -164,10 +162,10 @@ class PromptSettings(Settings, group="Prompts"):
 @dataclass(frozen=True)
 class OutputSettings(Settings, group="Output"):
     output_dir: str | None = setting(
-        None, "folder for images and records", path=True, shown="outputs/<named after the settings>"
+        "folder for images and records", path=True, shown="outputs/<named after the settings>"
     )
-    overwrite: bool = setting(False, "delete an earlier run in --output_dir first")
-    trace: bool = setting(False, "write one line per round to trace.jsonl")
+    overwrite: bool = setting("delete an earlier run in --output_dir first", False)
+    trace: bool = setting("write one line per round to trace.jsonl", False)
 
 
 @dataclass(frozen=True)

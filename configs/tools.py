@@ -14,8 +14,8 @@ class InspectSettings(PlacementSettings, LoadedSettings, group="Report"):
     """What to look at, the run whose memory is computed, and whether to run it."""
 
     sampling: SamplingSettings = part(SamplingSettings)
-    run: bool = setting(False, "load the model and check that it works; takes a minute")
-    json: bool = setting(False, "print one JSON document instead of the table")
+    run: bool = setting("load the model and check that it works; takes a minute", False)
+    json: bool = setting("print one JSON document instead of the table", False)
 
     def settle(self) -> None:
         drafter = Path(self.model_path) / "drafter"
@@ -32,7 +32,7 @@ class InspectSettings(PlacementSettings, LoadedSettings, group="Report"):
 @dataclass(frozen=True)
 class DistanceSettings(CodecSettings, group="Table"):
     neighbours: int | None = setting(
-        None, "nearest codes per code", low=1, high=2**16 - 1, shown="all others"
+        "nearest codes per code", low=1, high=2**16 - 1, shown="all others"
     )
 
 
@@ -40,17 +40,17 @@ class DistanceSettings(CodecSettings, group="Table"):
 class PageSettings(Settings, group="Page"):
     """Where the page and the OpenAI image API are served, and the model behind them."""
 
-    port: int = setting(7860, "port of the page, http://127.0.0.1:PORT", low=1, high=65535)
+    port: int = setting("port of the page, http://127.0.0.1:PORT", 7860, low=1, high=65535)
     share_on: str = setting(
-        "127.0.0.1",
         "address to listen on; 0.0.0.0 lets other machines connect",
+        "127.0.0.1",
         shown="127.0.0.1, this machine only",
     )
-    output_dir: str = setting("outputs/page", "folder for files that the page writes", path=True)
+    output_dir: str = setting("folder for files that the page writes", "outputs/page", path=True)
     visitors: int = setting(
-        16, "visitors of the page, and requests to the API, that may wait", low=1, high=10000
+        "visitors of the page, and requests to the API, that may wait", 16, low=1, high=10000
     )
-    batch_size: int = setting(4, "images of API requests generated together", low=1, high=1024)
+    batch_size: int = setting("images of API requests generated together", 4, low=1, high=1024)
     engine: EngineSettings = part(EngineSettings)  # with the method that the page begins with
     drafted: bool = False  # whether a drafter is there, for methods that need one
     given: Values = field(default_factory=dict, compare=False)  # what all were made of, by flag

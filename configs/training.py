@@ -38,106 +38,104 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
     """What a drafter is trained on, and how. A batch is that of all processes together."""
 
     tokens: str = setting(
-        MISSING,
         "folder that extract_tokens wrote; several by commas",
+        MISSING,
         wanted="a folder that extract_tokens wrote",
     )
     output_dir: str = setting(
-        MISSING, "folder of the log, the checkpoint and the drafter", path=True, wanted="a folder"
+        "folder of the log, the checkpoint and the drafter", MISSING, path=True, wanted="a folder"
     )
     start_from: str | None = setting(
-        None, "a drafter's folder, or owner/name, to begin with", path=True, shown="random weights"
+        "a drafter's folder, or owner/name, to begin with", path=True, shown="random weights"
     )
     drafter: str = setting(
-        "eagle",
         "eagle: a head that drafts level by level; block: an EAGLE head that drafts a whole tree "
         "in three passes, trained on its own rounds",
+        "eagle",
         choices=("eagle", "block"),
         gone=GONE_DRAFTERS,
     )
     layers: int | None = setting(
-        None, "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from"
+        "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from"
     )
     target_layers: str | None = setting(
-        None,
         "the target's layers whose hidden states an EAGLE head reads, too, by commas, such as "
         "4,8,12; with --start_from a head may learn to",
         shown="none, or as --start_from",
     )
-    steps: int = setting(2000, "updates", low=1)
-    batch_size: int = setting(16, "images per update, of all processes together", low=1, high=65536)
+    steps: int = setting("updates", 2000, low=1)
+    batch_size: int = setting("images per update, of all processes together", 16, low=1, high=65536)
     accumulate: int = setting(
-        1, "parts that a process computes its images of an update in, for less memory", low=1
+        "parts that a process computes its images of an update in, for less memory", 1, low=1
     )
     optimizer: str = setting(
-        "adamw", "muon: for matrices, AdamW for the rest", choices=("adamw", "muon")
+        "muon: for matrices, AdamW for the rest", "adamw", choices=("adamw", "muon")
     )
-    lr: float = setting(1e-3, "highest learning rate; it falls as a cosine", above=0, high=1)
+    lr: float = setting("highest learning rate; it falls as a cosine", 1e-3, above=0, high=1)
     warmup: float = setting(
-        0.03, "share of the steps in which the learning rate rises", low=0, high=1
+        "share of the steps in which the learning rate rises", 0.03, low=0, high=1
     )
-    clip: float = setting(0.5, "greatest norm of an update's gradient", above=0)
+    clip: float = setting("greatest norm of an update's gradient", 0.5, above=0)
     ema: float = setting(
-        0.998, "decay of the averaged weights, which are exported; 0 = off", low=0, high=0.99999
+        "decay of the averaged weights, which are exported; 0 = off", 0.998, low=0, high=0.99999
     )
-    precision: str = setting("fp32", "of matrix products in training", choices=("fp32", "bf16"))
-    seed: int = setting(0, "of weights, order and noise", low=0, high=2**63 - 1)
+    precision: str = setting("of matrix products in training", "fp32", choices=("fp32", "bf16"))
+    seed: int = setting("of weights, order and noise", 0, low=0, high=2**63 - 1)
     # Trained on one level, deeper drafts hit less often (docs/results/tokens.md).
-    depths: int = setting(2, "unrolled levels of the draft tree", low=1, high=8)
+    depths: int = setting("unrolled levels of the draft tree", 2, low=1, high=8)
     guidance_aware: bool = setting(
-        True,
         "score the guided distribution of both rows; off: each row's own, one row in ten without "
         "its caption",
+        True,
     )
     ce_weight: float = setting(
-        0.1, "weight of the cross-entropy; that of the regression of features is 1", low=0
+        "weight of the cross-entropy; that of the regression of features is 1", 0.1, low=0
     )
     agreement_weight: float = setting(
-        0.0,
         "weight of the share of choices that differ from the target's under the image's noise",
+        0.0,
         low=0,
     )
     agreement: str = setting(
-        "noise",
         "how choices are compared for that weight. noise: under the same noise; overlap: at best, "
         "which is 1 - the total variation and takes a quarter less time",
+        "noise",
         choices=("noise", "overlap"),
     )
     feature_noise: float = setting(
-        0.05, "the target's features are shifted by up to this, uniformly", low=0
+        "the target's features are shifted by up to this, uniformly", 0.05, low=0
     )
     alignment: str = setting(
-        "inference",
         "shifted: feature t with token t, as earlier code, for ablations",
+        "inference",
         choices=("inference", "shifted"),
     )
     # A head ignores the tokens if their embeddings are much smaller than the features.
     enlarge_embeddings: bool = setting(
-        True, "to the features' size, in training; off: as they are, as EAGLE does, for ablations"
+        "to the features' size, in training; off: as they are, as EAGLE does, for ablations", True
     )
     cache_features: str | None = setting(
-        None,
         "folder of the target's features, computed once and read again",
         path=True,
         shown="off: computed at every step",
     )
-    holdout: int = setting(16, "images kept from training, for figures and calibration", low=1)
+    holdout: int = setting("images kept from training, for figures and calibration", 16, low=1)
     train_images: int = setting(
-        0, "train on this many of the others, to see what more would bring; 0 = all", low=0
+        "train on this many of the others, to see what more would bring; 0 = all", 0, low=0
     )
     eval_images: int = setting(
-        4, "captions of these that are decoded to measure tau and speed-up", low=0
+        "captions of these that are decoded to measure tau and speed-up", 4, low=0
     )
     eval_method: str = setting(
-        "adt",
         "what is measured next to ar: name[:flag=value...]",
+        "adt",
         shown="adt; block with --drafter block",
     )
     eval_every: int = setting(
-        1000, "steps between evaluations; one is at the end in any case", low=1
+        "steps between evaluations; one is at the end in any case", 1000, low=1
     )
-    save_every: int = setting(200, "steps between checkpoints", low=1)
-    log_every: int = setting(10, "steps that a line of the log is the mean of", low=1)
+    save_every: int = setting("steps between checkpoints", 200, low=1)
+    log_every: int = setting("steps that a line of the log is the mean of", 10, low=1)
     sampling: SamplingSettings = part(SamplingSettings)
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
 

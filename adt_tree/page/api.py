@@ -52,30 +52,30 @@ class ImageRequest(Settings):
     None: the server's own. A value that would have no effect is refused.
     """
 
-    prompt: str = setting(MISSING, "what the images show")
-    model: str | None = setting(None, "the loaded model's name")
-    n: int = setting(1, "images", low=1, high=MOST_IMAGES)
-    size: str = setting("auto", "width x height in pixels")
-    seed: int | None = setting(None, "base seed; another each time", low=0, high=2**63 - 1)
-    method: str | None = setting(None, "how to draft")
-    cfg: float | None = setting(None, "guidance scale")
-    temperature: float | None = setting(None, "sampling temperature")
-    top_k: int | None = setting(None, "sample from the k likeliest codes")
-    top_p: float | None = setting(None, "sample from the likeliest codes with this probability")
+    prompt: str = setting("what the images show", MISSING)
+    model: str | None = setting("the loaded model's name")
+    n: int = setting("images", 1, low=1, high=MOST_IMAGES)
+    size: str = setting("width x height in pixels", "auto")
+    seed: int | None = setting("base seed; another each time", low=0, high=2**63 - 1)
+    method: str | None = setting("how to draft")
+    cfg: float | None = setting("guidance scale")
+    temperature: float | None = setting("sampling temperature")
+    top_k: int | None = setting("sample from the k likeliest codes")
+    top_p: float | None = setting("sample from the likeliest codes with this probability")
     response_format: str = setting(
-        "b64_json",
         "how images come back",
+        "b64_json",
         choices=("b64_json",),
         wanted="b64_json, since this server stores no images",
     )
-    output_format: str = setting("png", "file format", choices=("png",))
-    background: str = setting("auto", "transparent or not", choices=("auto", "opaque"))
-    quality: str = setting("auto", "a model has one quality", choices=("auto", "standard"))
-    moderation: str = setting("auto", "prompts are not filtered", choices=("auto", "low"))
+    output_format: str = setting("file format", "png", choices=("png",))
+    background: str = setting("transparent or not", "auto", choices=("auto", "opaque"))
+    quality: str = setting("a model has one quality", "auto", choices=("auto", "standard"))
+    moderation: str = setting("prompts are not filtered", "auto", choices=("auto", "low"))
     stream: bool = setting(
-        False, "send images before they are finished", choices=(False,), wanted=f"false{_WHOLE}"
+        "send images before they are finished", False, choices=(False,), wanted=f"false{_WHOLE}"
     )
-    partial_images: int = setting(0, "unfinished images to send", choices=(0,), wanted=f"0{_WHOLE}")
+    partial_images: int = setting("unfinished images to send", 0, choices=(0,), wanted=f"0{_WHOLE}")
 
     def settle(self) -> None:
         self.fill(seed=secrets.randbelow(2**32))
