@@ -182,8 +182,7 @@ def _model_in(path: str) -> str:
             FAMILIES[name].spec(config)
             fitting.append(name)
     if not fitting:
-        expected = f"the config.json of {one_of(TARGETS)}"
-        raise mismatch(path, "that of another model", expected)
+        raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")
     # LlamaGen's config.json also has all that Chameleon's has.
     return next((name for name in fitting if TARGETS[name].parts), fitting[0])
 

@@ -92,8 +92,7 @@ class BenchmarkSettings(Settings, group="Benchmark"):
                 raise mismatch(source, twins, "different methods")
         for name, method in zip(names, self.methods, strict=True) if sweep else ():
             if method == MethodSettings("ar"):
-                expected = "methods other than ar, which is always measured"
-                raise mismatch(source, name, expected)
+                raise mismatch(source, name, "methods other than ar, which is always measured")
 
 
 def read_sweep(path: str, cells: str | None = None) -> Sweep:

@@ -113,8 +113,8 @@ def setting(text: str, default: Any = None, **limits: Any) -> Any:
         default in the help, where it depends); later (True: runs made before the flag existed are
         those where it is None).
     """
-    required = default is MISSING
-    return field(default=default, kw_only=required, metadata={"help": text, **limits})
+    metadata = {"help": text, **limits}
+    return field(default=default, kw_only=default is MISSING, metadata=metadata)
 
 
 def part(*owners: type, default: Any = MISSING) -> Any:

@@ -98,16 +98,10 @@ def _common_row(name: str, f: Field) -> str:
     """Return a flag's line in the short help: as much of help, choices and default as fits."""
     text = f.metadata["help"].partition(";")[0]
     choices = f"[{', '.join(f.metadata['choices'])}]" if "choices" in f.metadata else ""
-    default = f"(default: {default_text(f).partition(';')[0]})"
+    usual = f"(default: {default_text(f).partition(';')[0]})"
     left = f"  --{name}{value_name(f)}"
-    parts = (
-        (text, choices, default),
-        (text, choices),
-        (choices, default),
-        (choices,),
-        (text, default),
-    )
-    rows = [f"{left:23} {' '.join(filter(None, part))}" for part in parts if all(part[:1])]
+    parts = (text, choices, usual), (text, choices), (choices, usual), (choices,), (text, usual)
+    rows = [f"{left:23} {' '.join(filter(None, part))}" for part in parts if part[0]]
     return next((row for row in rows if len(row) <= _COMMON_WIDTH), f"{left:23} {text}")
 
 

@@ -39,5 +39,4 @@ def load_state(path: Path) -> dict[str, Any] | None:
 
 def damaged_state(path: Path, got: str) -> SettingsError:
     """Return the error of a checkpoint that is damaged or another program's."""
-    advice = "Delete it to start again."
-    return mismatch(str(path), got, "a checkpoint of this training", advice)
+    return mismatch(str(path), got, "a checkpoint of this training", "Delete it to start again.")

@@ -25,9 +25,8 @@ class ClipNetwork(ImageNetwork):
         """
         open_clip = library("open_clip", "open_clip_torch")
         name, file = (model, str(weights)) if weights.is_file() else (f"local-dir:{weights}", None)
-        mode = "longest" if longest else None
         self.module, self.transform = open_clip.create_model_from_pretrained(
-            name, file, device=device, image_resize_mode=mode
+            name, file, device=device, image_resize_mode="longest" if longest else None
         )
         self.tokenizer = open_clip.get_tokenizer(name)
         self.module.eval()

@@ -163,8 +163,7 @@ def _manifest(folder: Path, flag: str) -> Line:
         wrong.append("verifier")
     if wrong:
         got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
-        wanted = "settings that generate_images wrote"
-        raise mismatch(f"{flag} {folder / MANIFEST}", got, wanted)
+        raise mismatch(f"{flag} {folder / MANIFEST}", got, "settings that generate_images wrote")
     settings.setdefault("proposal", None)
     return manifest
 
@@ -210,8 +209,7 @@ def _content_hash(file: ImageFile) -> str:
 
 def reference_files(folder: str) -> list[Path]:
     """Return the image files of --ref_dir and the folders in it; SettingsError if there is none."""
-    files = sorted(Path(folder).rglob("*"))
-    paths = [path for path in files if path.suffix.lower() in _ENDINGS]
+    paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in _ENDINGS]
     if not paths:
         raise mismatch(f"--ref_dir {folder}", "no image", f"a folder of {one_of(_ENDINGS)} files")
     return paths

@@ -169,8 +169,7 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
         return {}
     other = baseline.run
     if not baseline.usable:
-        nothing = "no image with the prompt and seed of one of its"
-        why = "; ".join(baseline.distributions) or nothing
+        why = "; ".join(baseline.distributions) or "no image with the prompt and seed of one of its"
         warning = f"not compared with {other.name}: {why}"
         return {"common": len(baseline.keys), "warnings": (warning,)}
     pairs = [(other.by_image[key], run.by_image[key]) for key in baseline.keys]

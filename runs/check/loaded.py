@@ -122,8 +122,7 @@ class Checkpoint:
     @cached_property
     def scores(self) -> list[PictureScores]:
         """The target's predictions for every known picture after its caption."""
-        pairs = zip(self.captions, self.codes, strict=True)
-        return [self._score(*pair) for pair in pairs]
+        return [self._score(*pair) for pair in zip(self.captions, self.codes, strict=True)]
 
     @cached_property
     def first_rows(self) -> Session:

@@ -203,8 +203,7 @@ def _config(owner: type, entries: dict) -> object:
     given = {name: value for name, value in entries.items() if name in names}
     if "rope_theta" in entries and not entries.get("rope_parameters"):
         # transformers 5 keeps the base in rope_parameters, not as an entry of its own.
-        theta = entries["rope_theta"]
-        given["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
+        given["rope_parameters"] = {"rope_type": "default", "rope_theta": entries["rope_theta"]}
     return owner(**given)
 
 

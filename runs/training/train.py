@@ -59,8 +59,7 @@ def train(settings: TrainSettings) -> None:
                 stack.enter_context(lock(settings.folder / ".lock"))
             what = f"training a drafter on {plural(len(tokens), 'image')} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
-            shown = crew.rank == 0
-            with Progress(what, settings.steps, shown=shown, unit="step") as progress:
+            with Progress(what, settings.steps, shown=crew.rank == 0, unit="step") as progress:
                 if other := _sampled_otherwise(settings, tokens):
                     progress.note(other)
                 Training(settings, open_target(settings.plain), tokens, crew, progress).run()
