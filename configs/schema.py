@@ -1,4 +1,7 @@
-"""The settings of a run: prompts, model, method and output, as `generate_images` takes them."""
+"""The settings of a run: prompts, model, method and output, as `generate_images` takes them.
+
+All settings of its parts can be imported from here: `as` says so.
+"""
 
 import hashlib
 import json
@@ -7,35 +10,15 @@ import re
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 
-from configs.acceptance import LanternSettings
-from configs.fields import (
-    Settings,
-    SettingsError,
-    bounds,
-    in_checkout,
-    one_of,
-    refuse,
-    setting,
-    settings_dict,
-)
+from configs.acceptance import LanternSettings as LanternSettings
+from configs.fields import Settings, bounds, in_checkout, one_of, refuse, setting, settings_dict
+from configs.fields import SettingsError as SettingsError
 from configs.gone import RENAMED_METHODS
-from configs.method_table import AdtSettings
+from configs.method_table import AdtSettings as AdtSettings
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from configs.sampling import SamplingSettings
-from configs.targets import ROOT
-
-__all__ = [
-    "ROOT",
-    "AdtSettings",
-    "EngineSettings",
-    "LanternSettings",
-    "MethodSettings",
-    "PromptSettings",
-    "RunSettings",
-    "SamplingSettings",
-    "SettingsError",
-]
+from configs.sampling import SamplingSettings as SamplingSettings
+from configs.targets import ROOT as ROOT
 
 DATASETS = {
     "PartiPrompts": "PartiPrompts.tsv",

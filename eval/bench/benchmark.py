@@ -19,7 +19,7 @@ import torch
 
 from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
-from configs.schema import MethodSettings
+from configs.methods import MethodSettings
 from decoding.images import Job
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table

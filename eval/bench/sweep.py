@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from configs.benchmark import BenchmarkSettings
-from configs.schema import MethodSettings
+from configs.methods import MethodSettings
 from eval.bench.benchmark import Bench, Row, refuse_wrong, repeated
 from eval.bench.table import heading, table
 from runs.measure import BASELINE
