@@ -5,18 +5,15 @@ too. And since the target's head is linear, a mixture of them gives the geometri
 distributions.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from decoding.device import arange, constant
+from decoding.device import arange
 from decoding.round import Round, RoundResult, TreeShape, hidden_at
-from drafters.similarity import SHARPNESS, Directions, LastTree, weigh
+from drafters.similarity import Directions, LastTree, Recollection
 from models.target import TargetModel
-from support.compiler import fused
-
-UNKNOWN = -1.0  # the similarity where no node stands
 
 
 @dataclass(frozen=True)
@@ -27,58 +24,16 @@ class Nodes:
     lineage: Tensor  # (images, nodes, REACH) their last tokens
     hidden: Tensor  # (images, guidance, nodes, hidden) of the target, that predict their children
 
+    def recollection(self, positions: Tensor, directions: Directions) -> Recollection:
+        """Return what positions (images, k) recall from the nodes."""
+        return Recollection.at(positions, self.positions, self.lineage, directions)
+
     def image(self, index: int) -> "Nodes":
         """Return a copy of one image's."""
         one = slice(index, index + 1)
         return Nodes(
             self.positions[one].clone(), self.lineage[one].clone(), self.hidden[one].clone()
         )
-
-
-@dataclass(frozen=True)
-class Recalling:
-    """What some positions recall from the nodes of a tree, whatever tokens stand there."""
-
-    directions: Directions
-    keys: Tensor  # (images, nodes, REACH x hidden) sharpened directions of the nodes' last tokens
-    mask: Tensor  # (images, k, nodes) -inf for nodes elsewhere; 0 where no node stands
-    known: Tensor  # (images, k) bool: whether a node stands at the position
-    hidden: Tensor  # (images, guidance, nodes, hidden) of the nodes
-
-    @classmethod
-    def at(cls, positions: Tensor, nodes: Nodes, directions: Directions) -> "Recalling":
-        """Return that of positions (images, k)."""
-        lengths = constant(SHARPNESS, positions.device)
-        keys = directions(nodes.lineage, lengths).flatten(2)
-        mask, known = _standing(positions, nodes.positions, directions.dtype)
-        return cls(directions, keys, mask, known, nodes.hidden)
-
-    def each(self, times: int) -> "Recalling":
-        """Return that of every position so many times."""
-        mask, known = (values.repeat_interleave(times, 1) for values in (self.mask, self.known))
-        return replace(self, mask=mask, known=known)
-
-    def after(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden states (images, guidance, k, hidden) by similarity, and the greatest one.
-
-        The latter is (images, k): 1 for the same tokens, `UNKNOWN` where no node stands. There the
-        hidden states are those of all nodes, mixed.
-
-        tokens: (images, k, REACH) the last ones at each position, the newest first.
-        """
-        query = self.directions(tokens).flatten(2)
-        weights, similarity = weigh(torch.baddbmm(self.mask, query, self.keys.transpose(1, 2)))
-        recalled = weights[:, None].to(self.hidden.dtype) @ self.hidden
-        return recalled, similarity.where(self.known, UNKNOWN)
-
-
-@fused
-def _standing(positions: Tensor, nodes: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    here = positions[..., None] == nodes[:, None]  # (images, k, nodes)
-    known = here.any(2)
-    mask = torch.zeros(here.shape, dtype=dtype, device=here.device)
-    # where no node stands nothing is masked, since a softmax over nothing is NaN
-    return mask.masked_fill(~here & known[..., None], -torch.inf), known
 
 
 class StaleHiddenStates:
@@ -110,7 +65,7 @@ class StaleHiddenStates:
         root = round.inputs.decided - 1
         above = self.grid.above(positions + 1)
         above = self._exact(torch.where(above < 0, root, above).minimum(root))
-        return Stale(Recalling.at(positions, self.nodes, self.directions), above)
+        return Stale(self.nodes.recollection(positions, self.directions), self.nodes.hidden, above)
 
     def before_root(self, round: Round) -> Tensor:
         """Return the state (images, guidance, 1, hidden) that predicted the root."""
@@ -140,18 +95,28 @@ class Stale:
     next one; in the first row, and below undecided tokens, the one that predicted the root.
     """
 
-    recalling: Recalling
+    recollection: Recollection
+    hidden: Tensor  # (images, guidance, nodes, hidden) of the last tree's nodes
     above: Tensor  # (images, guidance, k, hidden)
 
     def each(self, times: int) -> "Stale":
         """Return those of every position so many times."""
-        return Stale(self.recalling.each(times), self.above.repeat_interleave(times, 2))
+        above = self.above.repeat_interleave(times, 2)
+        return Stale(self.recollection.each(times), self.hidden, above)
 
     def after(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the states (images, guidance, k, hidden) after tokens, and similarities.
 
-        As `Recalling.after`.
+        As `Recollection.after`.
         """
-        recalled, similarity = self.recalling.after(tokens)
-        known = self.recalling.known[:, None, :, None]
-        return torch.where(known, recalled, self.above), similarity
+        weights, similarity = self.recollection.after(tokens)
+        known = self.recollection.known[:, None, :, None]
+        return torch.where(known, recalled(weights, self.hidden), self.above), similarity
+
+
+def recalled(weights: Tensor, hidden: Tensor) -> Tensor:
+    """Return hidden states (images, guidance, k, hidden): those of nodes, weighed.
+
+    weights: (images, k, nodes). hidden: (images, guidance, nodes, hidden).
+    """
+    return weights[:, None].to(hidden.dtype) @ hidden

@@ -11,26 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import Stopwatch, arange, constant, identity
+from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter, Recalled
-from drafters.similarity import (
-    REACH,
-    SHARPNESS,
-    Directions,
-    LastTree,
-    trust_in,
-    weigh,
-)
+from drafters.similarity import REACH, Directions, LastTree, Recollection, trust_in
 from models.base import PromptRows
 from models.target import TargetModel
 from support.compiler import fused
 
+# of a round: what its levels recall from, and the predictions (images, levels, vocab) by position
+Remembered = tuple[Round, Recollection, Tensor]
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
 
 
@@ -52,25 +46,6 @@ class RecallNumbers:
 FITTED_TO_TINY = RecallNumbers((-0.34, 1.32), (0.0, 1.66), (-0.97, 2.56))
 
 
-@dataclass(frozen=True)
-class Remembered:
-    """What a round recalls from: the n nodes of the last tree, then an entry per level.
-
-    These are the predictions by position alone, which levels read that the last tree has not
-    reached.
-    """
-
-    round: Round
-    keys: Tensor  # (images, n + levels, tokens x hidden) sharpened directions of the last tokens
-    mask: Tensor  # (images, levels, n + levels) 0 for what a level recalls, else -inf
-    reached: Tensor  # (images, levels) bool: whether the last tree has nodes there
-
-
-def recalled_rows(largest: TreeShape) -> int:
-    """Return the predictions that are kept: of all nodes, and one of every position ahead."""
-    return 1 + largest.nodes + largest.reach
-
-
 class RecallDrafter(JacobiDrafter):
     """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
 
@@ -87,9 +62,8 @@ class RecallDrafter(JacobiDrafter):
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
         super().open(images, slots, watch)
-        nodes = 1 + self.largest.nodes
-        self.last = LastTree(images, nodes, self.device)
-        size = images, recalled_rows(self.largest), self.codes
+        size = images, 1 + self.largest.nodes, self.codes
+        self.last = LastTree(*size[:2], self.device)
         self.predictions = torch.full(size, _LEAST, dtype=self.dtype, device=self.device)
         self._remembered: Remembered | None = None
 
@@ -104,7 +78,7 @@ class RecallDrafter(JacobiDrafter):
     def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
         log_q, similarity = self._recall(tree, picked, round)
         level = slice(tree.height, tree.height + 1)
-        reached, by_position = self._remember(round).reached, self.ahead(round).share
+        reached, by_position = self._remember(round)[1].known, self.ahead(round).share
         share = share_of(similarity, self.numbers.share, reached[:, level], by_position[:, level])
         return Recalled(Draft(log_q, trust_in(similarity, *self.numbers.trust_mixed)), share)
 
@@ -115,36 +89,24 @@ class RecallDrafter(JacobiDrafter):
 
     def _remember(self, round: Round) -> Remembered:
         """Return what this round's levels recall from."""
-        if self._remembered is not None and self._remembered.round is round:
-            return self._remembered
-        levels, nodes = round.shape.reach, self.last.positions.shape[1]
-        self.predictions[:, nodes : nodes + levels] = self.ahead(round).log_q.clamp(min=_LEAST)
-        # only keys are sharpened: their products with unit vectors are weighted cosines
-        keys = self.directions(self.last.lineage, constant(SHARPNESS, self.device)).flatten(2)
-        parents = round.position(arange(levels, self.device) - 1)  # of the nodes to expand
-        here = parents[..., None] == self.last.positions[:, None]  # (images, levels, nodes)
-        reached = here.any(2)
-        alone = identity(levels, self.device)
-        recalled = torch.cat([here, alone & ~reached[..., None]], 2)
-        mask = torch.zeros(recalled.shape, dtype=self.dtype, device=self.device)
-        mask.masked_fill_(~recalled, -torch.inf)
-        # predictions by position have keys of zeros, so that their similarity is 0
-        self._remembered = Remembered(round, F.pad(keys, (0, 0, 0, levels)), mask, reached)
+        if self._remembered is None or self._remembered[0] is not round:
+            # of the nodes to expand
+            positions = round.position(arange(round.shape.reach, self.device) - 1)
+            nodes = self.last.positions, self.last.lineage
+            recollection = Recollection.at(positions, *nodes, self.directions)
+            self._remembered = round, recollection, self.ahead(round).log_q.clamp(min=_LEAST)
         return self._remembered
 
     def _recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> tuple[Tensor, Tensor]:
-        """Return predictions (images, k, vocab), and the greatest similarities (images, k).
+        """Return predictions (images, k, vocab), and similarities as `Recollection.after`.
 
-        That is 1 for the same tokens, and 0 where no node of the last tree stands.
+        Where no node of the last tree stands they are those by position alone.
         """
-        remembered = self._remember(round)
+        _, recollection, by_position = self._remember(round)
         level = slice(tree.height, tree.height + 1)
-        query = self.directions(self._follow(tree, picked)).flatten(2)
-        merit = torch.baddbmm(remembered.mask[:, level], query, remembered.keys.transpose(1, 2))
-        weights, similarity = weigh(merit)
-        predictions = self.predictions[:, : merit.shape[2]]
-        # means of logarithms are a geometric mean, which does not sum to 1
-        return (weights @ predictions).log_softmax(-1), similarity
+        here = recollection.of(level)
+        weights, similarity = here.after(self._follow(tree, picked))
+        return _predicted(weights, self.predictions, here.known, by_position[:, level]), similarity
 
     def _follow(self, tree: GrowingTree, picked: Tensor) -> Tensor:
         """Return the last tokens (images, k, REACH) of nodes of the newest level, their own first.
@@ -156,6 +118,13 @@ class RecallDrafter(JacobiDrafter):
             return self._path
         self._path = longer(self._path, tree.newest.tokens, picked, tree.newest.children)
         return self._path
+
+
+@fused
+def _predicted(weights: Tensor, predictions: Tensor, known: Tensor, by_position: Tensor) -> Tensor:
+    # means of logarithms are a geometric mean, which does not sum to 1
+    log_q = torch.where(known[..., None], weights @ predictions, by_position)
+    return log_q.log_softmax(-1)
 
 
 @fused

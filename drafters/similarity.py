@@ -4,7 +4,7 @@ Two tokens are as similar as the cosine of their embeddings in the target says. 
 what the target made of the last tree compare the last tokens of nodes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from support.compiler import fused
 # Chosen on validation prompts.
 SHARPNESS = 30.0, 10.0, 5.0
 REACH = len(SHARPNESS)  # tokens
+UNKNOWN = -1.0  # the similarity where no node stands
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,67 @@ def trust_in(similarity: Tensor, least: float | Tensor, slope: float | Tensor) -
     return (least + slope * similarity.clamp(0, 1) ** 3).exp()
 
 
-@fused
-def weigh(merit: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights of what is recalled by merit (images, k, n), and the greatest similarity.
+@dataclass(frozen=True)
+class Recollection:
+    """The nodes of a verified tree at some positions, to be weighed by similarity of tokens.
 
-    The latter is (images, k).
+    That is kernel regression (Nadaraya 1964) of what the target made of them.
     """
-    return merit.softmax(2), merit.amax(2) / sum(SHARPNESS)
+
+    directions: Directions
+    keys: Tensor  # (images, nodes, REACH x hidden) sharpened directions of the nodes' last tokens
+    mask: Tensor  # (images, k, nodes) -inf for nodes elsewhere; 0 where no node stands
+    known: Tensor  # (images, k) bool: whether a node stands at the position
+
+    @classmethod
+    def at(
+        cls, positions: Tensor, nodes: Tensor, lineage: Tensor, directions: Directions
+    ) -> "Recollection":
+        """Return that of positions (images, k).
+
+        Args:
+            positions: image positions.
+            nodes: (images, nodes) those of the nodes, -1 for absent ones.
+            lineage: (images, nodes, REACH) their last tokens.
+            directions: of the target's codes.
+        """
+        # only keys are sharpened: their products with unit vectors are weighted cosines
+        keys = directions(lineage, constant(SHARPNESS, positions.device)).flatten(2)
+        return cls(directions, keys, *_standing(positions, nodes, directions.dtype))
+
+    def each(self, times: int) -> "Recollection":
+        """Return that of every position so many times."""
+        mask, known = (values.repeat_interleave(times, 1) for values in (self.mask, self.known))
+        return replace(self, mask=mask, known=known)
+
+    def of(self, index: slice) -> "Recollection":
+        """Return that of some of the positions."""
+        return replace(self, mask=self.mask[:, index], known=self.known[:, index])
+
+    def after(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the nodes' weights (images, k, nodes), and the greatest similarity (images, k).
+
+        The latter is 1 for the same tokens, and `UNKNOWN` where no node stands; there the weights
+        mean nothing.
+
+        tokens: (images, k, REACH) the last ones at each position, the newest first; of a single
+            position any number of such paths.
+        """
+        query = self.directions(tokens).flatten(2)
+        merit = torch.baddbmm(self.mask, query, self.keys.transpose(1, 2))
+        return _weigh(merit, self.known)
+
+
+@fused
+def _standing(positions: Tensor, nodes: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    here = positions[..., None] == nodes[:, None]  # (images, k, nodes)
+    known = here.any(2)
+    mask = torch.zeros(here.shape, dtype=dtype, device=here.device)
+    # where no node stands nothing is masked, since a softmax over nothing is NaN
+    return mask.masked_fill(~here & known[..., None], -torch.inf), known
+
+
+@fused
+def _weigh(merit: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    similarity = merit.amax(2) / sum(SHARPNESS)
+    return merit.softmax(2), similarity.where(known, UNKNOWN)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from drafters.block import BlockHead
-from drafters.hidden_states import UNKNOWN, Nodes, Recalling
-from drafters.similarity import Directions, lineage_along
+from drafters.hidden_states import Nodes, recalled
+from drafters.similarity import UNKNOWN, Directions, lineage_along
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
@@ -118,12 +118,13 @@ def _recalled(
     names = "positions", "lineage", "hidden"
     nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
     nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
-    recalled, similarity = Recalling.at(positions, nodes, Directions.of(target)).after(tokens)
+    weights, similarity = nodes.recollection(positions, Directions.of(target)).after(tokens)
     root, above = positions[:, :1], target.grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)
     exact = hidden[:, slots].transpose(0, 1)
-    return torch.where((similarity > UNKNOWN)[:, None, :, None], recalled, exact), similarity
+    known = (similarity > UNKNOWN)[:, None, :, None]
+    return torch.where(known, recalled(weights, nodes.hidden), exact), similarity
 
 
 def _padded(nodes: Nodes, count: int) -> Nodes:

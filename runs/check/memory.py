@@ -17,7 +17,6 @@ from decoding.round import TreeShape
 from drafters.block import CANDIDATES
 from drafters.eagle import drafted_slots
 from drafters.jacobi import table_shape
-from drafters.recall import recalled_rows
 from models.base import ImageGrid, TransformerSpec
 from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
@@ -95,9 +94,7 @@ def _tables(settings: InspectSettings, grid: ImageGrid, codes: int) -> dict[str,
     noise = NoiseShape(grid.tokens, codes, False, dtype, META, 1 + reach)
     stale = torch.Size(table_shape(settings.batch_size, grid, codes, reach))
     recalled = max(
-        recalled_rows(tree)
-        for name, tree in trees.items()
-        if "recall_numbers" in METHODS[name].defaults
+        1 + tree.nodes for name, tree in trees.items() if "recall_numbers" in METHODS[name].defaults
     )
     return {
         "noise": settings.batch_size * noise.nbytes,

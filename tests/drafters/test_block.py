@@ -21,9 +21,9 @@ from drafters.block import (
     choose_again,
     choose_window,
 )
-from drafters.hidden_states import UNKNOWN, Nodes, Recalling, StaleHiddenStates
+from drafters.hidden_states import Nodes, StaleHiddenStates, recalled
 from drafters.loading import LoadedDrafter
-from drafters.similarity import SHARPNESS, Directions
+from drafters.similarity import SHARPNESS, UNKNOWN, Directions
 from models.base import Context
 from runs.methods import build_engine
 from runs.session import Session
@@ -59,15 +59,16 @@ def test_nodes_are_recalled_by_similarity() -> None:
     tokens = torch.tensor([[[2, 1, 2], [3, 3, 3]]])
     nodes = Nodes(positions, lineage, features)
     similar = Directions(3 * directions, directions.dtype)  # of any length
-    recalling = Recalling.at(torch.tensor([[5, 9]]), nodes, similar)
-    found, similarity = recalling.after(tokens)
+    recollection = nodes.recollection(torch.tensor([[5, 9]]), similar)
+    weights, similarity = recollection.after(tokens)
+    found = recalled(weights, features)
     cosines = (directions[tokens[0, 0]] * directions[lineage[0, 1:3]]).sum(-1)
     merits = cosines @ torch.tensor(SHARPNESS, dtype=torch.float64)
     expected = torch.einsum("n,gnh->gh", merits.softmax(0), features[0, :, 1:3])
     torch.testing.assert_close(found[0, :, 0], expected)
     assert similarity[0, 0] == pytest.approx(merits.max().item() / sum(SHARPNESS))
     assert similarity[0, 1] == UNKNOWN  # where what is found is not read
-    assert recalling.known.tolist() == [[True, False]]
+    assert recollection.known.tolist() == [[True, False]]
 
 
 def test_an_untrained_head_mixes_what_the_eagle_head_predicts(session) -> None:
