@@ -21,10 +21,7 @@ from support.compiler import compiled
 
 
 def compile_blocks(*networks: nn.Module) -> None:
-    """Let networks run compiled blocks, from now on.
-
-    torch compiles them in the first passes, and keeps what it made in its own cache folder.
-    """
+    """Let networks run compiled blocks, which torch makes in the first passes and keeps on disk."""
     for network in networks:
         for module in network.modules():
             if isinstance(module, Blocks):

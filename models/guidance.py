@@ -23,32 +23,24 @@ class SequentialGuidance:
         return getattr(self.target, name)
 
     def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
-        """As the target's."""
         return self._in_turn(
             context, lambda rows, part: self.target.read(prompt.part(rows), part, layers)
         )
 
     def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
-        """As the target's."""
         return self._in_turn(
             context, lambda rows, part: self.target.features(ids[rows], part, layers)
         )
 
     def _in_turn(self, context: Context, forward: Callable[[slice, Context], Tensor]) -> Tensor:
-        """Return the features of all rows.
-
-        Without a cache, which knows the rows of an image, they are computed together.
-        """
+        """Return the features of all rows; without a cache, which knows them apart, at once."""
         cache: Cache | None = context.cache
         if cache is None or cache.guidance == 1:
             return forward(slice(None), context)
         # An image's rows are neighbours, to which (images, guidance, n, width) flattens again.
         parts = [slice(row, None, cache.guidance) for row in range(cache.guidance)]
-        return torch.stack([forward(rows, self._part(context, rows)) for rows in parts], 1).flatten(
-            0, 1
-        )
-
-    @staticmethod
-    def _part(context: Context, rows: slice) -> Context:
-        mask = None if context.mask is None else context.mask[rows]
-        return Context(context.positions[rows], mask, context.cache.part(rows))
+        states = []
+        for rows in parts:
+            mask = None if context.mask is None else context.mask[rows]
+            states.append(forward(rows, Context(context.positions[rows], mask, cache.part(rows))))
+        return torch.stack(states, 1).flatten(0, 1)

@@ -48,9 +48,7 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
     """Return the device of every layer, the first devices filled first; None where none has room.
 
     The first device also holds the keys and values of the layers without a device, and the weights
-    of one of them at a time.
-
-    free: bytes of every device.
+    of one of them at a time. free: bytes of every device.
     """
     devices: list[int | None] = []
     # layers without a device take room on the first one, which may leave more without
@@ -92,21 +90,15 @@ def spread(target: TargetModel, rows: int, slots: int) -> None:
 
 
 def dispatch(
-    target: TargetModel,
-    places: Sequence[int | str],
-    main: torch.device,
-    offload: str | None = None,
+    target: TargetModel, places: Sequence[int | str], main: torch.device, offload: str | None = None
 ) -> None:
-    """Put every layer where `places` says, all else of the transformer on `main`.
+    """Move a transformer from the CPU's memory to where its parts belong.
 
     Args:
-        target: its transformer lies in the CPU's memory, its other parts on `main`.
+        target: its other parts are on `main`.
         places: of every layer a CUDA device's number, "cpu" or "disk".
-        main: device of ids and features; layers in the CPU's memory or on the disk compute on it.
+        main: device of all but the layers; those on the CPU or the disk compute on it, too.
         offload: folder of the layers on the disk.
-
-    Raises:
-        ValueError: if accelerate is not installed.
     """
     try:
         from accelerate import dispatch_model

@@ -32,9 +32,7 @@ def faster(network: nn.Module) -> bool:
     """Return whether kernels run a network's layers faster than torch, over few and many tokens.
 
     The weights count as they would be packed, and the width that is nearest to the network's.
-
-    Raises:
-        NoKernels: they cannot be built.
+    Raises NoKernels if they cannot be built.
     """
     dtype, stored = next(network.parameters()).dtype, stored_type(network)
     if stored is None:
@@ -49,9 +47,6 @@ def gains(dtype: torch.dtype, stored: torch.dtype) -> dict[int, float]:
     """Return, by width, how many times as fast as torch kernels of `NAMES` are.
 
     This is the product over few and many tokens. The first call on a machine measures, in seconds.
-
-    Raises:
-        NoKernels: the kernels cannot be built.
     """
     kernels()
     name, kept = NAMES[dtype, stored], _read()

@@ -26,10 +26,7 @@ _PADDED = 1024  # it fills up rows to a multiple of this
 
 
 def weight_format(kind: str, device: torch.device) -> Any:
-    """Return torchao's configuration of `int8` or `int4`.
-
-    ValueError without torchao; SettingsError for int4 without a CUDA device, as its kernel needs.
-    """
+    """Return torchao's configuration of `int8` or `int4`, whose kernel needs a CUDA device."""
     if kind == "int4" and device.type != "cuda":
         refuse("quantize", kind, "int8, or int4 with a CUDA device")
     library = _torchao(kind)
@@ -42,7 +39,6 @@ def weight_format(kind: str, device: torch.device) -> Any:
 
 
 def _torchao(kind: str = "") -> ModuleType:
-    """Return torchao.quantization."""
     try:
         return import_module("torchao.quantization")
     except ImportError as error:
@@ -86,7 +82,6 @@ def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> in
 
 
 def layers_of(network: nn.Module) -> Iterator[Blocks]:
-    """Yield the stacks of layers in a network."""
     return (module for module in network.modules() if isinstance(module, Blocks))
 
 
@@ -100,5 +95,4 @@ def _quantized(matrix: Linear, kind: str) -> int:
 
 
 def _matrices(layers: nn.Module) -> Iterator[tuple[str, Linear]]:
-    """Yield the matrices of layers, by name."""
     return ((name, module) for name, module in layers.named_modules() if isinstance(module, Linear))

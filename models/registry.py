@@ -8,14 +8,13 @@ from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
 from models.files.recognition import refuse_other_model
 from models.target import TargetModel
-from models.targets.chameleon import Chameleon
+from models.targets.chameleon import Chameleon, LuminaMgpt, LuminaMgpt2
 from models.targets.emu3 import Emu3, Emu35
 from models.targets.family import Family
 from models.targets.glm_image import GlmImage
 from models.targets.janus import JanusPro
 from models.targets.liquid import Liquid
 from models.targets.llamagen import LlamaGen
-from models.targets.lumina_mgpt import LuminaMgpt, LuminaMgpt2
 
 FAMILIES: dict[str, Family] = {
     "tiny": Chameleon(),

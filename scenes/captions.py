@@ -3,11 +3,9 @@
 Each names the background, and the colour and shape of every object.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
-from scenes.scene import Background, Scene, SceneObject, sample_scene
+from scenes.scene import Background, Scene, SceneObject, pick, sample_scene
 
 _SIZE_WORDS = {"small": ("small", "little", "tiny"), "large": ("large", "big")}
 # A word that is listed twice is picked twice as often.
@@ -35,7 +33,7 @@ def caption(scene: Scene, seed: int) -> str:
     elif form == 1:
         text = f"on {ground}, {objects}"
     else:
-        text = f"{_pick(rng, _OPENINGS)}{objects} {_pick(rng, ('on', 'on', 'against'))} {ground}"
+        text = f"{pick(rng, _OPENINGS)}{objects} {pick(rng, ('on', 'on', 'against'))} {ground}"
     return text + ("." if rng.random() < 0.3 else "")
 
 
@@ -48,9 +46,9 @@ def _objects(scene: Scene, rng: np.random.Generator) -> str:
     names = [_object(item, rng) for item in scene.objects]
     relation, position = scene.relation(), scene.position()
     if relation and rng.random() < 0.7:
-        return f"{names[0]} {_pick(rng, _RELATION_WORDS[relation])} {names[1]}"
+        return f"{names[0]} {pick(rng, _RELATION_WORDS[relation])} {names[1]}"
     if position and rng.random() < 0.6:
-        where = _pick(rng, _CENTRE_WORDS) if position == "centre" else f"at the {position}"
+        where = pick(rng, _CENTRE_WORDS) if position == "centre" else f"at the {position}"
         return f"{names[0]} {where}"
     if len(names) < 3:
         return " and ".join(names)
@@ -58,7 +56,7 @@ def _objects(scene: Scene, rng: np.random.Generator) -> str:
 
 
 def _object(item: SceneObject, rng: np.random.Generator) -> str:
-    size = _pick(rng, _SIZE_WORDS[item.size]) if rng.random() < 0.6 else ""
+    size = pick(rng, _SIZE_WORDS[item.size]) if rng.random() < 0.6 else ""
     fill = "" if item.fill == "solid" else item.fill
     return _with_article(" ".join(word for word in (size, fill, item.colour, item.shape) if word))
 
@@ -67,12 +65,8 @@ def _background(background: Background, rng: np.random.Generator) -> str:
     words = [background.kind, background.colour]
     if rng.random() < 0.35:
         words.reverse()
-    return _with_article(" ".join([*words, _pick(rng, _GROUND_WORDS)]))
+    return _with_article(" ".join([*words, pick(rng, _GROUND_WORDS)]))
 
 
 def _with_article(phrase: str) -> str:
     return f"an {phrase}" if phrase.startswith(_VOWELS) else f"a {phrase}"
-
-
-def _pick(rng: np.random.Generator, options: tuple[str, ...]) -> str:
-    return options[rng.integers(len(options))]

@@ -1,14 +1,14 @@
 """Paint scenes with numpy and PIL; the masks of shapes are supersampled once and cached."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from scenes.scene import IMAGE_SIZE, Scene, SceneObject
+from scenes.scene import IMAGE_SIZE, Scene, SceneObject, sample_scene
+from support.durable import new_file
 
 RGB = {
     "red": (214, 40, 40),
@@ -38,6 +38,18 @@ def render_scene(scene: Scene) -> np.ndarray:
     for item in scene.objects:
         _paint_object(canvas, item, rng)
     return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
+
+
+def rendered_scenes(folder: Path, count: int = 1000) -> Path:
+    """Return `folder`/tiny_reference: the first scenes of the test split as PNG, made once."""
+    folder = folder / "tiny_reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(count):
+        path = folder / f"{index:05d}.png"
+        if not path.exists():
+            with new_file(path) as file:
+                Image.fromarray(render_scene(sample_scene("test", index))).save(file, "PNG")
+    return folder
 
 
 def _jittered(colour: str, rng: np.random.Generator) -> np.ndarray:

@@ -5,8 +5,6 @@ pixels and `captions.caption` into words. Lengths and positions are in pixels of
 128.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -31,16 +29,12 @@ _MARGIN = 4  # pixels between an object and the border
 
 @dataclass(frozen=True)
 class Background:
-    """Texture and colour of the ground."""
-
     kind: str
     colour: str
 
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One shape."""
-
     shape: str
     colour: str
     size: str
@@ -89,23 +83,23 @@ def sample_scene(split: str, index: int) -> Scene:
         names = ", ".join(sorted(_SPLIT_SEEDS))
         raise ValueError(f"--split: expected one of {names}, got {split!r}")
     rng = np.random.default_rng((_SPLIT_SEEDS[split], index))
-    background = Background(_pick(rng, BACKGROUND_KINDS), _pick(rng, BACKGROUND_COLOURS))
+    background = Background(pick(rng, BACKGROUND_KINDS), pick(rng, BACKGROUND_COLOURS))
     count = 1 + int(rng.choice(3, p=_COUNT_ODDS))
     # an object of the background's colour would be invisible
     allowed = [name for name in OBJECT_COLOURS if name != background.colour]
     colours = [allowed[i] for i in rng.permutation(len(allowed))[:count]]
     # three large objects would not fit side by side
-    sizes = [_pick(rng, SIZES) if count < 3 else "small" for _ in range(count)]
+    sizes = [pick(rng, SIZES) if count < 3 else "small" for _ in range(count)]
     diameters = [int(rng.integers(*_DIAMETERS[size])) for size in sizes]
     centres = _LAYOUTS[count](rng, diameters)
     objects = []
     for colour, size, diameter, (x, y) in zip(colours, sizes, diameters, centres, strict=True):
-        shape, fill = _pick(rng, SHAPES), FILLS[rng.choice(len(FILLS), p=_FILL_ODDS)]
+        shape, fill = pick(rng, SHAPES), FILLS[rng.choice(len(FILLS), p=_FILL_ODDS)]
         objects.append(SceneObject(shape, colour, size, fill, int(x), int(y), diameter))
     return Scene(background, tuple(objects), texture_seed=int(rng.integers(2**62)))
 
 
-def _pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
+def pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
     return names[rng.integers(len(names))]
 
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from configs.schema import RunSettings, SamplingSettings
 from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec, llama_spec

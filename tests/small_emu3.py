@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
 
 from models.files.network import public_state
-from models.files.tiktoken import _LETTER
+from models.files.tokenizer_file import _LETTER
 from models.targets.emu3 import DECODER, Emu3
 from models.targets.llama import decoder_keys
 from models.transformer import Transformer

@@ -9,7 +9,7 @@ from small import llama_drafter, randomised, write_drafter
 from small_emu3 import AUTHORS, write_words
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, to_taming
 from models.targets.emu3 import Emu35
 

@@ -8,8 +8,7 @@ from small import llama_drafter, randomised, special_tokenizer, write_drafter
 from transformers import GemmaConfig, GemmaForCausalLM
 
 from models.base import TargetOptions
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.targets.liquid import Liquid
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from small import Sizes, public_config, special_tokenizer, write_networks
 
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, to_taming
-from models.targets.lumina_mgpt import FIRST_CODE
+from models.targets.chameleon import FIRST_CODE
 
 SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(4))  # row end, 0 to 2 cells
 SPECIAL = ("<|endoftext|>", "<racm3:break>", "<eoss>", *SIZE_WORDS, "<reserved08706>")

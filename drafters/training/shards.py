@@ -28,7 +28,7 @@ from torch import Tensor
 from configs.fields import SettingsError, mismatch
 from models.base import ImageGrid
 from models.files.entries import is_size
-from models.files.safetensors import open_safetensors
+from models.files.weights import open_safetensors
 from support.durable import append_lines, encode_json, lock, replace_file
 from support.json_files import Line, parse_json, read_lines, read_object, shortened
 from support.wording import differences, first_of

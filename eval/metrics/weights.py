@@ -13,7 +13,7 @@ from torch import Tensor
 from configs.downloads import damage
 from configs.evaluation import SOURCES
 from eval.metrics.base import Unavailable
-from models.files.tensors import load_pickled
+from models.files.weights import load_pickled
 from support.provenance import checkpoint_id
 
 _FAULTS = (RuntimeError, ValueError, OSError, KeyError, SafetensorError, pickle.UnpicklingError)

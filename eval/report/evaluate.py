@@ -23,7 +23,7 @@ from eval.report.run import (
 )
 from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
-from scenes.pictures import rendered_scenes
+from scenes.painting import rendered_scenes
 from support.devices import pick_device
 from support.durable import encode_json, make_writable, replace_file
 from support.processes import read_launch

@@ -6,8 +6,6 @@ narrower table, `top_{n}_indices.npy` (K, n), holds the first n columns. Tables 
 codes (Emu3.5) are uint32; for all others of 131,072 they would take 64 GiB, so they are narrow.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,15 +37,7 @@ def nearest_codes(
 ) -> Iterator[np.ndarray]:
     """Yield the rows of a table (chunk, neighbours): the other codes, nearest first.
 
-    Distances are computed in fp64 from differences, so equal latents have distance zero exactly.
-
-    Args:
-        codebook: latents (K, d).
-        neighbours: columns of the table; all K-1 others when None, for K up to 65,536.
-        chunk: rows computed at a time.
-
-    Raises:
-        ValueError: for a wrong shape, a latent that is not finite, or neighbours outside 1..K-1.
+    codebook: finite latents (K, d). neighbours: None for all K-1 others, of up to 65,536.
     """
     if codebook.ndim != 2 or len(codebook) < 2:
         raise mismatch("codebook", f"shape {tuple(codebook.shape)}", "shape (2 or more, d)")
@@ -64,7 +54,8 @@ def nearest_codes(
 
 def _others_by_distance(latents: Tensor, codes: Tensor) -> np.ndarray:
     """Latents (K, d), codes (n,) -> all other codes of each of them (n, K-1)."""
-    # by a matrix product, equal latents would not always have distance zero
+    # In fp64 and by differences: equal latents have distance zero exactly, which a matrix product
+    # would not always give.
     distances = torch.cdist(
         latents[codes], latents, compute_mode="donot_use_mm_for_euclid_dist"
     )  # (n, K)
@@ -76,10 +67,7 @@ def _others_by_distance(latents: Tensor, codes: Tensor) -> np.ndarray:
 def write_table(
     codebook: Tensor, path: Path, neighbours: int | None = None, chunk: int = 256
 ) -> None:
-    """Compute a table and write it, `chunk` rows at a time; the file appears only when it is whole.
-
-    Arguments and errors as `nearest_codes`; OSError names a place that cannot be written.
-    """
+    """Compute a table, by `chunk` rows, and write it; the file appears only when it is whole."""
     # It checks its arguments at once, before a file is begun; only its rows are lazy.
     rows = nearest_codes(codebook, neighbours, chunk)
     shape = (len(codebook), neighbours or len(codebook) - 1)
@@ -95,11 +83,9 @@ def write_table(
 
 
 def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> np.ndarray:
-    """Return the table of a codebook with so many codes.
+    """Return the table of a codebook with so many codes, memory-mapped and read-only.
 
-    It is memory-mapped and read-only; or, with `neighbours`, a copy in memory of that many columns,
-    so that the rest of a public table never is in memory. A ValueError names a file that is
-    missing, damaged or of another codebook.
+    With `neighbours` it is a copy of so many columns, the only ones that ever are in memory.
     """
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -122,10 +108,7 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
 
 
 def find_table(folder: str | Path, codes: int, neighbours: int) -> Path:
-    """Return the narrowest table of a checkpoint folder with at least so many neighbours per code.
-
-    A ValueError names the folder and the command that makes one.
-    """
+    """Return the narrowest table of a checkpoint folder with at least so many neighbours."""
     if fitting := [width for width in table_widths(folder) if neighbours <= width < codes]:
         return table_path(folder, codes, min(fitting))
     raise ValueError(

@@ -14,10 +14,7 @@ from models.codecs.vqgan import ImageTokenizer
 
 @dataclass(frozen=True)
 class Fit:
-    """How a training recipe brings a picture to the model's size.
-
-    The picture is scaled until it covers the size, then cropped in the middle.
-    """
+    """How a recipe makes a picture cover the model's size, of which the middle is cropped."""
 
     resample: Image.Resampling
     halves: bool  # first, average boxes of 2 x 2 pixels while both sides are twice too long
@@ -41,10 +38,7 @@ ADM = Fit(Image.Resampling.BICUBIC, halves=True)
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return the picture in RGB, on white where it is transparent; values are truncated.
-
-    Meta's image tokenizer truncates, too.
-    """
+    """Return the picture in RGB, on white where it is transparent; truncated, as Meta's is."""
     if not image.has_transparency_data:
         return image.convert("RGB")
     layers = np.asarray(image.convert("RGBA"))

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from models.base import ImageGrid
 from models.files.entries import require_values
 from models.files.network import Network, Slot
-from models.files.tensors import read_tensors
-from models.files.weights import folder_shapes, naming, weight_files
+from models.files.weights import folder_shapes, naming, read_tensors, weight_files
 from support.border import Failure
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ _NETWORKS = ("text_encoder", "transformer", "vae")
 _FILES = ("model_index.json", "scheduler", "tokenizer", *_NETWORKS)
 
 
-@dataclass(frozen=True)
 class GlmVision:
     """Pictures -> codes of the small grid, then of the large one. Networks run in fp32.
 
@@ -44,31 +42,19 @@ class GlmVision:
     shrunk to it.
     """
 
-    folder: Path
-    config: dict  # of config.json
-    grid: ImageGrid
-    device: torch.device
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path, config: dict, grid: ImageGrid, device: torch.device):
         """Compare the headers of the weights, which are read with the first picture."""
-        self._files.check(folder_shapes(self.folder), str(self.folder))
+        self.folder, self.grid, self.device = folder, grid, device
+        with naming(folder):
+            self.files = vision_network(config)
+        self.files.check(folder_shapes(folder), str(folder))
+        self.downsampling = self.files.module["visual"].patch_size  # pixels per token of a side
 
-    @property
-    def downsampling(self) -> int:
-        """Pixels per token along one side."""
-        return self._files.module["visual"].patch_size
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The weights of both networks, which may not have been read."""
-        return [*self._files.module.parameters()]
-
-    # Allowed in a frozen dataclass: cached_property writes to `__dict__` directly.
     @cached_property
     def network(self) -> nn.ModuleDict:
         """The loaded networks, `visual` and `vqmodel`."""
-        self._files.fill(self.folder, torch.float32, self.device)
-        return self._files.module
+        self.files.fill(self.folder, torch.float32, self.device)
+        return self.files.module
 
     @torch.inference_mode()
     def encode(self, pictures: Tensor) -> Tensor:
@@ -98,11 +84,6 @@ class GlmVision:
         latents = self.network["visual"](patches, sizes).last_hidden_state  # (tokens, channels)
         return self.network["vqmodel"].encode(latents.T.view(1, -1, rows, columns)).image_tokens
 
-    @cached_property
-    def _files(self) -> Network:
-        with naming(self.folder):
-            return vision_network(self.config)
-
 
 def vision_network(config: dict) -> Network:
     """Return the networks of a config.json; ValueError for an entry that cannot be used."""
@@ -127,10 +108,7 @@ def vision_network(config: dict) -> Network:
 
 
 def glm_codebook(folder: Path) -> Tensor:
-    """Return the latents of the codes (codes, width), fp32, of length 1 as in the quantiser.
-
-    ValueError if the folder has no such weights.
-    """
+    """Return the latents of the codes (codes, width), fp32, of length 1 as in the quantiser."""
     for _, tensor in read_tensors(weight_files(folder), _CODEBOOK):
         return F.normalize(tensor.float(), dim=-1)
     raise ValueError(f"{folder}: missing key {_CODEBOOK}")
@@ -190,10 +168,7 @@ class GlmPainter:
         return pipeline.to(self.device)
 
     def paint(self, codes: Tensor, size: tuple[int, int], text: str, seed: int) -> Tensor:
-        """Codes (tokens,) -> pixels (height, width, 3), uint8 on the CPU.
-
-        size: rows and columns of the codes. seed: of the pipeline's noise.
-        """
+        """Codes (tokens,) -> pixels (height, width, 3), uint8 on the CPU; size: rows, columns."""
         # a token stands for 2 x 2 of the pipeline's
         codes = last_grid(codes, size).repeat_interleave(2, 0).repeat_interleave(2, 1)
         image = self.pipeline(
@@ -209,10 +184,7 @@ class GlmPainter:
 
 @dataclass(frozen=True)
 class TokenPicture:
-    """A pixel per token: its code is 256 red + green. It takes the place of an image tokenizer.
-
-    painter: of finished images; None: they stay tokens.
-    """
+    """A pixel per token: its code is 256 red + green. Without a painter images stay tokens."""
 
     painter: GlmPainter | None = None
 
@@ -222,8 +194,8 @@ class TokenPicture:
     def decode(self, codes: Tensor, size: tuple[int, int]) -> Tensor:
         """Codes (images, tokens) -> pixels (images, height, width, 3), uint8 on the CPU.
 
-        Of several grids the last one is shown; size: its rows and columns. With a painter, a token
-        has the size that it will have in the picture.
+        size: rows and columns of the last grid, which is shown. With a painter, a token has the
+        size that it will have in the picture.
         """
         codes = last_grid(codes, size).cpu()
         pixels = torch.stack([codes // 256, codes % 256, torch.zeros_like(codes)], -1).byte()

@@ -5,25 +5,18 @@ first is the image. Only its convolutions over time see the four; those in the p
 the memory and the time, see one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import VqganFiles
 from models.files.entries import require_values
 from models.files.network import Network, Slot
 from models.files.weights import folder_shapes, naming, weight_files
-
-if TYPE_CHECKING:
-    from transformers import Emu3VQVAE
 
 _PREFIXES = ("model.vqmodel.", "vqmodel.")  # of today's transformers, and of the public files
 _COUNTER = "num_batches_tracked"  # a training statistic of the batch norms, not read
@@ -37,10 +30,6 @@ _BUILT = {
 
 
 class MoVQ(ImageTokenizer):
-    """Pixels <-> codes by Emu3's network."""
-
-    model: Emu3VQVAE
-
     def _encode(self, pixels: Tensor) -> Tensor:
         video = self.model.encoder(pixels[:, None])  # of (n, 1, 3, h, w): one frame
         hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
@@ -55,10 +44,7 @@ class MoVQ(ImageTokenizer):
 
 
 def movq_sizes(given: object) -> VqganConfig:
-    """Return the sizes in `vq_config` of a config.json; ValueError names an entry not allowed.
-
-    Absent entries are transformers' defaults.
-    """
+    """Return the sizes in `vq_config` of a config.json, by default those of transformers."""
     from transformers import Emu3VQVAEConfig
 
     given = given if isinstance(given, dict) else {}
@@ -83,8 +69,6 @@ def movq_sizes(given: object) -> VqganConfig:
 
 @dataclass(frozen=True)
 class MovqFiles(VqganFiles):
-    """The weights of Emu3's codec."""
-
     entries: dict = field(default_factory=dict)  # of transformers' configuration
 
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
@@ -97,20 +81,24 @@ class MovqFiles(VqganFiles):
         keys = {key: slot for key, slot in slots.items() if key not in counters}
         return Network(model, keys, counters, prefix=self.prefix)
 
-    def open(self, model: Emu3VQVAE, device: torch.device) -> MoVQ:
+    def open(self, model: nn.Module, device: torch.device) -> MoVQ:
         for name, statistic in model.named_buffers():
             if name.endswith(_COUNTER):
                 # `Network.read` skips it, so it holds whatever was in its memory.
                 statistic.zero_()
-        _take_one_frame(model)
-        return MoVQ(model.to(device), self.config, source=self.source)
+        # Let the encoder repeat a frame before its first convolution over time, not at its input,
+        # and the decoder keep the first frame after its last one. These convolutions see earlier
+        # frames only, so the first does not depend on the others.
+        if (frames := model.config.temporal_downsample_factor) > 1:
+            model.encoder.time_conv[0].register_forward_pre_hook(
+                lambda _, inputs: (inputs[0].repeat_interleave(frames, 2),)
+            )
+            model.decoder.time_conv[-1].register_forward_hook(lambda _, __, video: video[:, :, :1])
+        return MoVQ(model.to(device), self.config)
 
 
 def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
-    """Return the weights of the codec of a checkpoint with this config.json.
-
-    A ValueError names a checkpoint without a codec, or a file or entry that cannot be used.
-    """
+    """Return the weights of the codec of a checkpoint with this config.json."""
     keys = folder_shapes(folder)
     prefix = next((one for one in _PREFIXES if any(key.startswith(one) for key in keys)), None)
     if prefix is None:
@@ -122,16 +110,3 @@ def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
         sizes = movq_sizes(config.get("vq_config"))
     source, paths = f"{folder}, weights vqmodel.*", weight_files(folder)
     return MovqFiles(source, paths, sizes, prefix, entries=config.get("vq_config") or {})
-
-
-def _take_one_frame(model: Emu3VQVAE) -> None:
-    """Let the encoder repeat a frame before its first convolution over time, not at its input, and
-    the decoder keep the first frame after its last one.
-
-    Convolutions over time see earlier frames only, so the first does not depend on the others.
-    """
-    if (frames := model.config.temporal_downsample_factor) > 1:
-        model.encoder.time_conv[0].register_forward_pre_hook(
-            lambda _, inputs: (inputs[0].repeat_interleave(frames, 2),)
-        )
-        model.decoder.time_conv[-1].register_forward_hook(lambda _, __, video: video[:, :, :1])

@@ -4,15 +4,13 @@ Networks are diffusers' `VQModel`. Most files have the keys of taming-transforme
 LlamaGen's have keys of its own (`llamagen_name`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import multimode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,17 +18,26 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from configs.fields import mismatch
-from models.codecs.vqgan import IBQ, ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig, json_config, read_config, write_config
-from models.files.gather import renamed
-from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
+from models.codecs.vqgan import (
+    IBQ,
+    ImageTokenizer,
+    VqganConfig,
+    json_config,
+    read_config,
+    write_config,
+)
 from models.files.network import Network, Slot
-from models.files.weights import naming, shapes_in, weight_files
+from models.files.weights import (
+    BUNDLED_VQGAN,
+    VQGAN_CONFIG,
+    VQGAN_WEIGHTS,
+    naming,
+    renamed,
+    shapes_in,
+    weight_files,
+)
 from support.durable import replace_file
 from support.json_files import read_object, shortened
-
-if TYPE_CHECKING:
-    from diffusers import VQModel
 
 IBQ_FILES = ("config.yaml", "model.ckpt")
 _MOVQGAN_SIDE = 96  # rows and columns of codes of the usual image
@@ -79,10 +86,7 @@ class VqganFiles:
     rounding: float = 0.0  # as `ImageTokenizer` takes it
 
     def network(self) -> Network:
-        """Return the network on the meta device, once the files' headers fit it.
-
-        A ValueError names the damaged file, or every key that does not fit.
-        """
+        """Return the network on the meta device, once the files' headers fit it."""
         shapes = shapes_in(self.paths)
         with naming(self.source):
             network = self.build(_without(self.prefix, shapes))
@@ -90,34 +94,50 @@ class VqganFiles:
         return network
 
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
-        """Return the network for weights of these shapes; ValueError if sizes differ."""
-        return vqgan_network(self.config, shapes, self.prefix, self.llamagen)
+        """Return the network for weights of these shapes, by key without the prefix."""
+        config, prefix = self.config, self.prefix
+        # before the network is built, which with wrong sizes takes minutes or overflows
+        faults = [
+            f"{entry} is {shortened(getattr(config, entry))}, the weights hold {size}"
+            for entry, size in stored_sizes(shapes).items()
+            if getattr(config, entry) != size
+        ]
+        if faults:
+            raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
+        with torch.device("meta"):
+            model = build_vqmodel(config)
+        name_of = (
+            llamagen_name if self.llamagen else partial(taming_name, levels=len(config.ch_mult))
+        )
+        keys = {prefix + name_of(name): Slot(name) for name in model.state_dict()}
+        training = tuple(prefix + name for name in ("loss.", "ema_", "quantize.codebook_used"))
+        renames = LLAMAGEN_RENAMES if self.llamagen else ()
+        return Network(model, keys, ignored=training, renames=renames, prefix=prefix)
 
     def load(self, device: torch.device | str = "cpu") -> ImageTokenizer:
-        """Return the image tokenizer in fp32; errors as `network`."""
         network = self.network()
         network.read(self.paths, torch.float32, torch.device("cpu"))
         return self.open(network.module, torch.device(device))
 
     def open(self, model: nn.Module, device: torch.device) -> ImageTokenizer:
-        """Return the image tokenizer of a network with its weights."""
         if self.llamagen:
             # The file holds latents of any length; the decoder was trained on those of length 1.
             # The length of the encoder's outputs does not change which of these is nearest.
             codebook = model.quantize.embedding.weight
             codebook.data = F.normalize(codebook.data, dim=-1)
         model = model.to(device, memory_format=torch.channels_last)
-        return self.kind(model, self.config, self.rounding, self.source)
+        return self.kind(model, self.config, self.rounding)
 
 
 def _without(prefix: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the weights whose keys start with a prefix, which is left out."""
-    begun = (key for key in shapes if key.startswith(prefix))
-    return {key.removeprefix(prefix): shapes[key] for key in begun}
+    return {
+        key.removeprefix(prefix): shape for key, shape in shapes.items() if key.startswith(prefix)
+    }
 
 
 def vqgan_files(home: Path) -> VqganFiles:
-    """Return Chameleon's VQGAN in a folder; ValueError unless it has vqgan.yaml and the weights."""
+    """Return Chameleon's VQGAN in a folder."""
     config = read_config(home / VQGAN_CONFIG)
     for path in (home / name for name in VQGAN_WEIGHTS):
         if path.exists():
@@ -126,41 +146,31 @@ def vqgan_files(home: Path) -> VqganFiles:
 
 
 def load_vqgan(folder: str | Path) -> ImageTokenizer:
-    """Load a VQGAN's folder in fp32; ValueError names what is missing, damaged or different."""
+    """Load a VQGAN's folder in fp32."""
     return vqgan_files(Path(folder)).load()
 
 
 def bundled_vqgan(folder: Path) -> VqganFiles:
-    """Return the VQGAN among a Hugging Face Chameleon checkpoint's own weights.
-
-    `vq_config` of its config.json gives the sizes. Errors as `vqgan_files`.
-    """
+    """Return the VQGAN among a Hugging Face Chameleon checkpoint's own weights."""
     config = json_config(read_object(folder / "config.json"), str(folder / "config.json"))
     source = f"{folder}, weights {BUNDLED_VQGAN}*"
     return VqganFiles(source, weight_files(folder), config, BUNDLED_VQGAN)
 
 
 def ibq_files(home: Path) -> VqganFiles:
-    """Return Emu3.5's codec in BAAI/Emu3.5-VisionTokenizer's folder; errors as `read_config`."""
+    """Return Emu3.5's codec in BAAI/Emu3.5-VisionTokenizer's folder."""
     config, weights = (home / name for name in IBQ_FILES)
     return VqganFiles(str(weights), [weights], read_config(config), kind=IBQ)
 
 
 def llamagen_vq(path: Path, side: int) -> VqganFiles:
-    """Return LlamaGen's VQ-16 (arXiv 2406.06525) in vq_ds16_t2i.pt or a file with the same keys.
-
-    side: rows and columns of codes of an image. A ValueError names --vq_path and the file, if it is
-    missing, damaged or another network's.
-    """
+    """Return LlamaGen's VQ-16 (arXiv 2406.06525) in vq_ds16_t2i.pt; side: codes per row."""
     config = _sized(path, "LlamaGen's vq_ds16_t2i.pt", side)
     return VqganFiles(f"--vq_path: {path}", [path], config, llamagen=True, rounding=0.5)
 
 
 def movqgan_files(path: Path) -> VqganFiles:
-    """Return MoVQGAN (arXiv 2209.09002) in movqgan_270M.ckpt; arguments, errors as `llamagen_vq`.
-
-    The latents scale and shift all norms of its decoder.
-    """
+    """Return MoVQGAN (arXiv 2209.09002) in movqgan_270M.ckpt."""
     config = _sized(path, "MoVQGAN's movqgan_270M.ckpt", _MOVQGAN_SIDE, spatial_norm=True)
     return VqganFiles(f"--vq_path: {path}", [path], config, rounding=0.5)
 
@@ -177,8 +187,7 @@ def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
     """Return Janus-Pro's codec among a checkpoint's weights: LlamaGen's network.
 
     In the authors' files it has LlamaGen's own keys, in transformers' those of taming-transformers,
-    with the decoder's levels counted in the order of execution. prefix: of the keys. side and
-    errors: as of `llamagen_vq`.
+    with the decoder's levels counted in the order of execution.
     """
     paths, source = weight_files(folder), f"{folder}, weights {prefix}*"
     if not (shapes := _without(prefix, shapes_in(paths))):
@@ -187,8 +196,8 @@ def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
         return VqganFiles(source, paths, config_of(shapes, side), prefix, llamagen=True)
 
 
-def build_vqmodel(config: VqganConfig) -> VQModel:
-    """Return the diffusers network of these sizes, with fresh weights."""
+def build_vqmodel(config: VqganConfig) -> nn.Module:
+    """Return diffusers' VQModel of these sizes, with fresh weights."""
     from diffusers import VQModel  # takes seconds to load; decoding to codes needs none
 
     finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
@@ -204,34 +213,6 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
         norm_num_groups=config.num_groups,
         norm_type="spatial" if config.spatial_norm else "group",
     )
-
-
-def vqgan_network(
-    config: VqganConfig, shapes: Mapping[str, tuple[int, ...]], prefix: str, llamagen: bool
-) -> Network:
-    """Return the network of these sizes on the meta device, with its public keys after `prefix`.
-
-    llamagen: keys are LlamaGen's, not those of the taming layout. A ValueError names every size
-    that the stored shapes, by public key without the prefix, contradict.
-    """
-    # before the network is built, which with wrong sizes takes minutes or overflows
-    faults = [
-        f"{entry} is {shortened(getattr(config, entry))}, the weights hold {size}"
-        for entry, size in stored_sizes(shapes).items()
-        if getattr(config, entry) != size
-    ]
-    if faults:
-        raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
-    with torch.device("meta"):
-        model = build_vqmodel(config)
-    levels = len(config.ch_mult)
-    keys = {
-        prefix + (llamagen_name(name) if llamagen else taming_name(name, levels)): Slot(name)
-        for name in model.state_dict()
-    }
-    training = tuple(prefix + name for name in ("loss.", "ema_", "quantize.codebook_used"))
-    renames = LLAMAGEN_RENAMES if llamagen else ()
-    return Network(model, keys, ignored=training, renames=renames, prefix=prefix)
 
 
 def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -261,11 +242,7 @@ def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def config_of(shapes: Mapping[str, tuple[int, ...]], side: int, **more: bool) -> VqganConfig:
-    """Return the sizes that stored shapes tell, of files without a configuration.
-
-    side: rows and columns of codes of an image. more: other entries. ValueError if a weight that
-    has one of the sizes is missing, or the sizes fit no VQGAN.
-    """
+    """Return the sizes that stored shapes tell, of files without a configuration."""
     # Without a stored level these stay, and `VqganConfig` refuses them by name.
     stored = {"num_res_blocks": 0, "ch_mult": ()} | stored_sizes(shapes)
     if missing := [key for entry, (key, _) in _SHAPED.items() if entry not in stored]:
@@ -288,7 +265,6 @@ def llamagen_name(name: str) -> str:
 
 
 def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
-    """Rename a diffusers state dict to the public layout."""
     return to_public(state, partial(taming_name, levels=levels))
 
 

@@ -12,23 +12,21 @@ where that exists (configs/targets.py).
 from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER, META_FILES
-from models.files.gather import all_of
-from models.files.names import (
+from models.files.weights import (
     BUNDLED_VQGAN,
     HUB_TOKENIZER,
     TEXT_TOKENIZER,
     VQGAN_CONFIG,
     VQGAN_WEIGHTS,
     WEIGHT_FILES,
+    all_of,
+    placed_keys,
+    read_header,
 )
-from models.files.weights import placed_keys, read_header
 
 
 def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
-    """Return the folders in which a checkpoint's tokenizers are looked for, in this order.
-
-    ValueError if a given folder holds neither the text tokenizer nor the VQGAN.
-    """
+    """Return the folders in which a checkpoint's tokenizers are looked for, in this order."""
     if given is None:
         return [folder / "tokenizer", folder.absolute().parent / CHAMELEON_TOKENIZER]
     folders = [given, given / "tokenizer", given / CHAMELEON_TOKENIZER]
@@ -47,10 +45,7 @@ def find_tokenizer(folder: Path, given: Path | None = None) -> tuple[Path, Path 
 
 
 def find_text(folder: Path, given: Path | None = None) -> Path:
-    """Return the text tokenizer's file of a Chameleon checkpoint; given: --tokenizer_path.
-
-    A ValueError says where the file was looked for and where users get it.
-    """
+    """Return the text tokenizer's file of a Chameleon checkpoint; given: --tokenizer_path."""
     folders = tokenizer_places(folder, given)
     for path in (*(candidate / TEXT_TOKENIZER for candidate in folders), folder / HUB_TOKENIZER):
         if path.is_file():
@@ -59,10 +54,7 @@ def find_text(folder: Path, given: Path | None = None) -> Path:
 
 
 def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
-    """Return the folder of a checkpoint's VQGAN, None if the checkpoint's own weights hold it.
-
-    Arguments and errors as `find_text`.
-    """
+    """Return the folder of a checkpoint's VQGAN, None if the checkpoint's own weights hold it."""
     folders = tokenizer_places(folder, given)
     home = next((candidate for candidate in folders if not missing_vqgan(candidate)), None)
     if home is None and f"{BUNDLED_VQGAN}decoder.conv_out.weight" not in stored_names(folder):
@@ -91,7 +83,7 @@ def missing_vqgan(folder: Path) -> list[str]:
 def stored_names(folder: Path) -> set[str]:
     """Return the keys of a checkpoint, from its index or its single safetensors file.
 
-    Empty where these are missing or damaged: reading the weights names the file.
+    None where these are missing or damaged: reading the weights names the file.
     """
     try:
         return set(placed_keys(folder) or read_header(folder / WEIGHT_FILES[0]))

@@ -7,7 +7,6 @@ from configs.fields import mismatch, one_of
 
 
 def refuse_entry(name: str, value: object, expected: str, file: str = "config.json") -> NoReturn:
-    """Raise a ValueError about an entry of a file."""
     raise mismatch(f"{file}: {name}", repr(value), expected)
 
 
@@ -19,11 +18,8 @@ def require_values(
 ) -> None:
     """Raise a ValueError about the first entry that has none of the values that are built here.
 
-    Args:
-        entries: of the file; absent ones are right.
-        allowed: values by entry; a None beside others is not told.
-        prefix: of the names in the error.
-        file: its name in the error.
+    Absent entries are right, and a None beside other values is not told. prefix: of the names in
+    the error.
     """
     for name, values in allowed.items():
         if (value := entries.get(name, values[0])) not in values:
@@ -40,7 +36,6 @@ def require_model(config: Mapping[str, object], kinds: tuple[str, ...], model: s
 
 
 def require_size(name: str, value: object) -> int:
-    """Return an entry's value; ValueError unless it is a whole number from 1."""
     if not is_size(value):
         refuse_entry(name, value, "whole numbers from 1")
     return value

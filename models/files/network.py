@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.base import TransformerSpec
-from models.files.gather import Rules, renamed
-from models.files.tensors import read_tensors
-from models.files.weights import shapes_in, weight_files
+from models.files.weights import Rules, read_tensors, renamed, shapes_in, weight_files
 from support.wording import first_of
 
 _SHOWN = 20  # differences in an error
@@ -45,11 +43,7 @@ class Network:
         return renamed(key, self.renames)
 
     def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
-        """Read a checkpoint folder's weights into the module and freeze it.
-
-        Returns the optional keys that were absent. A ValueError names the folder and every
-        difference, or the file that is damaged.
-        """
+        """Read a checkpoint folder and freeze the module; returns the absent optional keys."""
         files = weight_files(folder)
         self.check(shapes_in(files), str(folder))  # before memory is allocated
         return self.read(files, dtype, device)
@@ -74,22 +68,14 @@ class Network:
         return absent
 
     def check(self, stored: Mapping[str, tuple[int, ...]], source: str) -> None:
-        """Raise a ValueError about `source` with the first of its faults, if it has any.
-
-        stored: as for `faults`.
-        """
+        """Raise a ValueError about `source` with the first of its `faults`, if it has any."""
         if faults := self.faults(stored):
             raise ValueError(f"{source} does not fit the model: {first_of(faults, _SHOWN)}")
 
     def faults(
         self, stored: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()
     ) -> list[str]:
-        """Return, in words, everything wrong with public keys and shapes.
-
-        Args:
-            stored: shapes by key.
-            unread: keys whose files cannot be read; they do not count as missing.
-        """
+        """Return, in words, all faults of stored shapes; `unread` keys do not count as missing."""
         shapes = {
             self.name(key): shape for key, shape in stored.items() if key.startswith(self.prefix)
         }
@@ -129,10 +115,7 @@ def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def public_state(module: nn.Module, keys: KeyMap) -> dict[str, Tensor]:
-    """Return a module's weights in the public layout.
-
-    This is the inverse of `Network.fill` for maps that take all rows.
-    """
+    """Return a module's weights in the public layout, for maps that take all rows."""
     parameters = dict(module.named_parameters())
     return {
         key: parameters[slot.parameter].detach()[slot.rows].clone().contiguous()
@@ -141,10 +124,7 @@ def public_state(module: nn.Module, keys: KeyMap) -> dict[str, Tensor]:
 
 
 def block_keys(spec: TransformerSpec, public: str, ours: str, layer: int) -> KeyMap:
-    """Return the keys of one decoder block in the Hugging Face layout of Llama and Chameleon.
-
-    `public` and `ours` are the prefixes of the layers there and of the blocks here.
-    """
+    """Return the keys of one decoder block in the Hugging Face layout of Llama and Chameleon."""
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     gate, up = slice(0, spec.intermediate), slice(spec.intermediate, 2 * spec.intermediate)
     keys = {

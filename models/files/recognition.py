@@ -25,23 +25,27 @@ MODEL_TYPES = {
     "liquid": ("gemma",),
     "glm_image": ("glm_image",),
 }
-_JANUS = MODEL_TYPES["janus_pro"]
 _EMU3_5_IDS = 282_926
 _GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
 
 
+Holds = Callable[[dict, Path], bool]
+
+
 @dataclass(frozen=True)
 class Published:
-    """A published model."""
-
     title: str  # as its authors write it
     targets: tuple[str, ...]  # values of --model that read its files
     words: tuple[str, ...]  # of its folders' names, in small letters with dashes
     # whether the config.json of a folder, with its weights' keys, can only be this model's
-    holds: Callable[[dict, Path], bool] = lambda config, folder: False
+    holds: Holds = lambda config, folder: False
     instead: str | None = None  # what to use where no --model reads its files
+
+
+def _typed(*kinds: str) -> Holds:
+    return lambda config, _: config.get("model_type") in kinds
 
 
 def _is_emu3_5(config: dict, folder: Path) -> bool:
@@ -68,9 +72,7 @@ _PUBLISHED = (
     Published(
         "Lumina-mGPT 2.0", ("lumina_mgpt2",), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2
     ),
-    Published(
-        "GLM-Image", ("glm_image",), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"
-    ),
+    Published("GLM-Image", ("glm_image",), ("glm-image",), _typed("glm_image")),
     Published("SimpleAR", (), ("simplear",)),
     Published("Liquid", ("liquid",), ("liquid",), _is_liquid),
     Published("JanusFlow", (), ("janusflow", "janus-flow")),
@@ -79,11 +81,11 @@ _PUBLISHED = (
         "Emu3 in its authors' files",
         (),
         (),
-        lambda c, _: c.get("model_type") == "Emu3",
+        _typed("Emu3"),
         instead="use BAAI/Emu3-Gen-hf, which has the same weights",
     ),
-    Published("Emu3", ("emu3",), ("emu3",), lambda c, _: c.get("model_type") == "emu3"),
-    Published("Janus-Pro", ("janus_pro",), ("janus",), lambda c, _: c.get("model_type") in _JANUS),
+    Published("Emu3", ("emu3",), ("emu3",), _typed("emu3")),
+    Published("Janus-Pro", ("janus_pro",), ("janus",), _typed(*MODEL_TYPES["janus_pro"])),
     Published(
         "LlamaGen", ("llamagen", "llamagen2"), ("llamagen",), lambda c, _: "caption_dim" in c
     ),
@@ -105,10 +107,9 @@ def refuse_other_model(model: str, path: str, folder: Path) -> None:
     use = " or ".join(f"--model {target}" for target in published.targets)
     advice = f"use {use}" if use else published.instead or f"no --model here reads {title}"
     text = f"--model {model}: {path} holds {title}, as {evidence.source} says; {advice}"
-    if not evidence.certain:
-        remark(text)
-    else:
+    if evidence.certain:
         raise SettingsError(text)
+    remark(text)
 
 
 def require_model_type(model: str, folder: Path) -> None:
@@ -120,18 +121,13 @@ def require_model_type(model: str, folder: Path) -> None:
 
 
 def targets_in(path: str, folder: Path) -> tuple[str, ...]:
-    """Return the values of --model that read a folder's files, as these or their names tell.
-
-    Arguments as for `refuse_other_model`. Empty where nothing tells.
-    """
+    """Return the values of --model that read a folder's files; none where nothing tells."""
     evidence = _evidence(path, folder)
     return evidence.published.targets if evidence is not None and evidence.certain else ()
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What tells a folder's model."""
-
     published: Published
     source: str  # in words
     certain: bool = True  # enough to refuse another --model

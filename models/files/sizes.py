@@ -41,11 +41,7 @@ _SHAPED: dict[str, tuple[tuple[str, int], ...]] = {
 def fitting_config(
     folder: Path, spec_of: Callable[[dict], TransformerSpec]
 ) -> tuple[dict, TransformerSpec]:
-    """Return a checkpoint's config.json and the sizes in it, checked against its weights' headers.
-
-    spec_of: config.json -> sizes; ValueError for an entry that cannot be used. A ValueError names a
-    file that is missing or damaged, or every size that the stored tensors contradict.
-    """
+    """Return a checkpoint's config.json and the sizes in it, checked against its weights."""
     config = read_object(folder / "config.json")
     shapes = folder_shapes(folder)
     with naming(folder):
@@ -63,12 +59,10 @@ def size_faults(
     """Return, in words, every size of a config.json that the stored tensors contradict.
 
     A size is contradicted where all tensors that have it agree on another one. Where they differ
-    among themselves, single tensors are wrong, which `Network.faults` names.
+    among themselves, single tensors are wrong, which `Network.faults` names. Entries that are no
+    whole numbers are left to whoever reads them.
 
-    Args:
-        config: the parsed file; entries that are no whole numbers are left to whoever reads them.
-        shapes: of the stored tensors, by key.
-        unread: keys of tensors whose files cannot be read.
+    shapes: by key. unread: keys of tensors whose files cannot be read.
     """
     config = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), config)
     # a vision model has layers and sizes of its own

@@ -1,18 +1,36 @@
-"""The weight files of a checkpoint folder, single or sharded, and the tensors in their headers.
-
-It does not import torch, which takes seconds.
+"""The files of a checkpoint folder: their names, headers, and the tensors of weights, single or
+sharded.
 """
 
+from __future__ import annotations
+
 import math
+import pickle
 import re
-from collections.abc import Iterable, Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import is_zipfile
 
-from models.files.names import WEIGHT_FILES, WEIGHT_INDEXES
-from models.files.safetensors import open_safetensors
+from safetensors import SafetensorError, safe_open
+
+from configs.downloads import damage, failed_download
 from support.json_files import read_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_INDEXES = tuple(f"{name}.index.json" for name in WEIGHT_FILES)  # of weights in shards
+TEXT_TOKENIZER, HUB_TOKENIZER = "text_tokenizer.json", "tokenizer.json"  # Meta's, the hub's
+VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
+BUNDLED_VQGAN = "model.vqmodel."  # prefix of a VQGAN's keys among a transformer's weights
+T5_TOKENIZERS = ("tokenizer.json", "spiece.model")
+_ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
+Rules = Sequence[tuple[str, str]]  # regular expressions and what replaces them
 
 
 @dataclass(frozen=True)
@@ -24,12 +42,11 @@ class TensorInfo:
 
     @property
     def count(self) -> int:
-        """Return the number of elements."""
         return math.prod(self.shape)
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Return the tensors of a weight file by name; ValueError names a missing, damaged or cut one.
+    """Return the tensors of a weight file by name.
 
     safetensors compares the header of its files with their length, so cut files are found out. A
     .bin file is mapped by torch; one that torch before 1.6 wrote cannot be and is read whole.
@@ -41,8 +58,6 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 name: TensorInfo(tuple(tensor.get_shape()), tensor.get_dtype())
                 for name, tensor in slices.items()
             }
-    from models.files.tensors import read_tensors  # imports torch
-
     return {
         name: TensorInfo(tuple(tensor.shape), _name(tensor.dtype))
         for name, tensor in read_tensors([path])
@@ -55,6 +70,15 @@ def _name(dtype: object) -> str:
 
 
 @contextmanager
+def open_safetensors(path: Path, framework: str = "pt") -> Iterator[safe_open]:
+    try:
+        with safe_open(path, framework=framework) as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path}: damaged or unreadable: {damage(path, error)}") from error
+
+
+@contextmanager
 def naming(source: object) -> Iterator[None]:
     """Let a ValueError say which folder, file or flag it is about."""
     try:
@@ -63,11 +87,28 @@ def naming(source: object) -> Iterator[None]:
         raise ValueError(f"{source}: {error}") from error
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the weight files of a checkpoint folder, all shards.
+def all_of(*reads: Callable[[], Any]) -> list[Any]:
+    """Return what every read returns; a ValueError holds the faults of all that fail."""
+    results, faults = [], []
+    for read in reads:
+        try:
+            results.append(read())
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ValueError("; ".join(dict.fromkeys(faults)))
+    return results
 
-    ValueError if there are none, or the index is damaged or lists shards that are missing.
-    """
+
+def renamed(name: str, rules: Rules) -> str:
+    """Return a key with every pattern replaced, one rule after the other."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the weight files of a checkpoint folder, all shards."""
     files = listed_files(folder)
     if missing := [str(file) for file in files if not file.is_file()]:
         raise ValueError(
@@ -102,10 +143,52 @@ def placed_keys(folder: Path) -> dict[str, Path]:
 
 
 def folder_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors of a checkpoint folder; errors as `weight_files`."""
     return shapes_in(weight_files(folder))
 
 
 def shapes_in(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in the headers of files, by key; errors as `read_header`."""
+    """Return the shapes in the headers of files, by key."""
     return {key: info.shape for file in files for key, info in read_header(file).items()}
+
+
+def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield key and tensor of every entry whose key starts with `prefix`, one tensor at a time."""
+    for file in files:
+        if file.suffix == ".safetensors":
+            with open_safetensors(file) as shard:
+                for key in shard.keys():  # noqa: SIM118 (no dict)
+                    if key.startswith(prefix):
+                        yield key, shard.get_tensor(key)
+        else:
+            tensors = _pickled(file)
+            yield from ((key, value) for key, value in tensors.items() if key.startswith(prefix))
+
+
+def load_pickled(file: Path) -> object:
+    """Return what `torch.save` wrote, mapped if the format allows it; no code of the file runs."""
+    import torch  # takes seconds, which headers of .safetensors do without
+
+    try:
+        # training scripts keep their arguments in a Namespace
+        with torch.serialization.safe_globals([Namespace]):
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
+    except pickle.UnpicklingError as error:
+        why = failed_download(file) or "damaged, or more than tensors and plain values"
+        raise ValueError(f"cannot read {file}: {why}") from error
+    except Exception as error:  # on junk the unpickler fails with whatever its bytes lead to
+        why = damage(file, error).splitlines()[0]
+        raise ValueError(f"cannot read {file}: damaged: {why}") from error
+
+
+def _pickled(file: Path) -> dict[str, Tensor]:
+    from torch import Tensor
+
+    content = load_pickled(file)
+    state = content if isinstance(content, dict) else {}
+    state = next((state[entry] for entry in _ENTRIES if entry in state), state)
+    by_name = isinstance(state, dict) and all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
+    )
+    if not by_name or not isinstance(content, dict):
+        raise ValueError(f"cannot read {file}: expected tensors by name")
+    return state

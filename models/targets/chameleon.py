@@ -5,52 +5,56 @@ inside it or elsewhere (models/files/chameleon_parts.py), holds text_tokenizer.j
 the VQGAN's weights.
 
 A sequence is `<s> text <reserved08706> <racm3:break>`, then the image's tokens.
+
+Lumina-mGPT (arXiv 2408.02657) has Chameleon's transformer and image tokens, and images of many
+sizes. An image is `<racm3:break>`, its height and its width in units of 32 pixels, then its rows of
+tokens, each closed by `<reserved08799>`. The prompt holds everything up to the width; the row ends
+are forced (`ImageGrid.row_end`).
+
+Lumina-mGPT 2.0 (2507.17801) has this layout, Qwen2's words and MoVQGAN's codes. A token covers 8 x
+8 pixels, so an image of 768 x 768 is 96 rows of 96 tokens and a row end. The tokenizer has no
+tokens for the image codes: their ids are fixed. tokenizer_config.json names the token that prompts
+begin with, and where there is no token for the end of a turn, its name is text.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
-from models.base import ImageVocab, TargetOptions, TransformerSpec
-from models.codecs.codec import META
-from models.codecs.vqgan_config import json_config
-from models.codecs.vqgan_files import VqganFiles, bundled_vqgan, vqgan_files
+from configs.targets import TARGETS
+from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
+from models.codecs.codec import ADM, META
+from models.codecs.vqgan import json_config
+from models.codecs.vqgan_files import VqganFiles, bundled_vqgan, movqgan_files, vqgan_files
 from models.files.chameleon_parts import find_text, find_vqgan
+from models.files.entries import refuse_entry
 from models.files.folders import checkpoint_folder
-from models.files.names import BUNDLED_VQGAN, TEXT_TOKENIZER
-from models.files.network import Network
 from models.files.tokenizer_file import load_tokenizer, row_ids
+from models.files.weights import BUNDLED_VQGAN, HUB_TOKENIZER
 from models.targets.family import Family
-from models.targets.llama import decoder_keys, decoder_network, decoder_spec
+from models.targets.llama import decoder_spec
+from models.targets.llamagen import given_path
 from models.targets.prompts import Prompts, Words
+from support.json_files import read_object
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 _IMAGE_PREFIX = "IMGIMG"
+ROW_END = "<reserved08799>"  # of Lumina-mGPT
+FIRST_CODE = 155_000  # Lumina-mGPT 2.0's id of image code 0
+_CODES = 16_384  # of its published codec; config.json does not tell
 
 
 class ChameleonVocab(Words):
     """Token ids of text_tokenizer.json."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        path: Path = Path(TEXT_TOKENIZER),
-        frame: Iterable[str] = (),
-    ):
-        super().__init__(tokenizer, path, frame)
-        self.ids = tokenizer.get_vocab()
-
     @cached_property
     def image(self) -> ImageVocab:
         """The image ids. A name spells its code: IMGIMG, the digits as letters A to J, Z."""
         code_of = {
-            self.ids[name]: int(
+            id: int(
                 "".join(str(ord(letter) - ord("A")) for letter in name[len(_IMAGE_PREFIX) : -1])
             )
-            for name in self.ids
+            for name, id in self.ids.items()
             if name.startswith(_IMAGE_PREFIX)
         }
         if not code_of:
@@ -83,25 +87,24 @@ class ChameleonPrompts(Prompts):
 class WithVqgan(Family):
     """A family with Chameleon's VQGAN, in Meta's files or among the checkpoint's own weights."""
 
+    def codes(self, config: dict) -> ImageVocab:
+        # of the usual VQGAN where config.json says nothing
+        return ImageVocab(0, json_config({"vq_config": {}} | config, "config.json").n_embed)
+
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         home = find_vqgan(folder, tokenizer_folder(options))
         return bundled_vqgan(folder) if home is None else vqgan_files(home)
 
 
 class Chameleon(WithVqgan):
-    """Text-to-image with a Chameleon transformer."""
-
     name = "chameleon"
     prompts = ChameleonPrompts
     fit = META
     frame = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)
+    ignored = (BUNDLED_VQGAN,)
 
     def spec(self, config: dict) -> TransformerSpec:
         return decoder_spec(config)
-
-    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        spec, vocab = decoder_spec(config), vocab or ImageVocab(0, vqgan_codes(config))
-        return decoder_network(spec, vocab, decoder_keys(spec, vocab), ignored=(BUNDLED_VQGAN,))
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
         return replace(decoder_spec(config), max_positions=target.max_positions)
@@ -112,11 +115,102 @@ class Chameleon(WithVqgan):
 
 
 def tokenizer_folder(options: TargetOptions) -> Path | None:
-    """Return the folder of --tokenizer_path, None if it is not given."""
     path = options.tokenizer_path
     return None if path is None else checkpoint_folder(path, "--tokenizer_path", options.download)
 
 
-def vqgan_codes(config: dict) -> int:
-    """Return the codes of a config.json's VQGAN: of the usual one where it says nothing."""
-    return json_config({"vq_config": {}} | config, "config.json").n_embed
+class LuminaPrompts(ChameleonPrompts):
+    """The user's turn, the begin of the answer, the image's size; the other row begins there."""
+
+    sizes, row_end = TARGETS["lumina_mgpt"].sizes, ROW_END
+
+    def image_grid(self) -> ImageGrid:
+        width, height = self.asked_size()
+        for side in (height, width):
+            if size_token(side) not in self.words.ids:
+                raise ValueError(
+                    f"--target_size {width}x{height}: the tokenizer has no token for a side of "
+                    f"{side} pixels, {size_token(side)!r}"
+                )
+        return super().image_grid()
+
+    def ids(self, text: str) -> list[int]:
+        words, (width, height) = self.words, self.asked_size()
+        request = f"Generate an image of {width}x{height} according to the following prompt:\n"
+        tail = words[END_OF_TURN], *self.empty([])
+        return row_ids(words.tokenizer, words[BOS], f"{request}{text}", *tail)
+
+    def empty(self, row: list[int]) -> list[int]:
+        width, height = self.asked_size()
+        names = BEGIN_IMAGE, size_token(height), size_token(width)
+        return [self.words[name] for name in names]
+
+
+class LuminaMgpt(Chameleon):
+    name = "lumina_mgpt"
+    prompts = LuminaPrompts
+    fit = ADM
+    frame = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE, ROW_END)
+
+
+def size_token(side: int) -> str:
+    """Return the name of the token of a height or width in pixels."""
+    return f"<reserved{8800 + side // TARGETS['lumina_mgpt'].sizes.cell:05d}>"
+
+
+class LuminaMgpt2Words(Words):
+    """Token ids of tokenizer.json, with a begin of prompts of its own."""
+
+    def __init__(self, folder: Path):
+        path, self.begin = folder / HUB_TOKENIZER, _begin(folder / "tokenizer_config.json")
+        super().__init__(load_tokenizer(path), path, (self.begin, BEGIN_IMAGE, ROW_END))
+
+    def __getitem__(self, name: str) -> int | str:
+        if name == END_OF_TURN and name not in self.ids:
+            return name
+        return super().__getitem__(self.begin if name == BOS else name)
+
+
+def _begin(path: Path) -> str:
+    """Return the name of the token that the authors' code puts first: BOS, or EOS without one."""
+    config = read_object(path)
+    token = config.get("bos_token") or config.get("eos_token")
+    name = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(name, str):
+        raise ValueError(f"{path} has no bos_token and no eos_token")
+    return name
+
+
+class LuminaMgpt2Prompts(LuminaPrompts):
+    """The rows of Lumina-mGPT, for smaller tokens."""
+
+    # Padding is masked, so any id will do; the tokenizer need not have `<pad>`.
+    pad = BOS
+    sizes = TARGETS["lumina_mgpt2"].sizes
+
+    def first_code(self) -> int:
+        return FIRST_CODE
+
+
+class LuminaMgpt2(Family):
+    name = "lumina_mgpt2"
+    prompts = LuminaMgpt2Prompts
+    image_part, image_flag = "image codec", "vq_path"
+    ignored = (BUNDLED_VQGAN,)
+    drafter = Chameleon.drafter
+
+    def spec(self, config: dict) -> TransformerSpec:
+        spec = decoder_spec(config)
+        if spec.vocab <= FIRST_CODE:
+            expected = f"more than {FIRST_CODE}, the id of --model {self.name}'s first image code"
+            refuse_entry("vocab_size", spec.vocab, expected)
+        return spec
+
+    def codes(self, config: dict) -> ImageVocab:
+        return ImageVocab(FIRST_CODE, min(_CODES, self.spec(config).vocab - FIRST_CODE))
+
+    def words(self, folder: Path, options: TargetOptions) -> LuminaMgpt2Words:
+        return LuminaMgpt2Words(folder)
+
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
+        return movqgan_files(Path(given_path(options, "vq_path")))

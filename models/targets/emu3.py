@@ -17,6 +17,7 @@ size that was asked for.
 """
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,21 +26,17 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from configs.downloads import failed_download
-from configs.targets import ROOT, TARGETS, parse_size
-from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
+from configs.targets import ROOT, TARGETS
+from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import Fit
 from models.codecs.movq import MovqFiles, movq_files, movq_sizes
 from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
 from models.files.entries import filled, require_model
-from models.files.gather import all_of
-from models.files.names import HUB_TOKENIZER
-from models.files.network import Network
 from models.files.recognition import MODEL_TYPES
-from models.files.tiktoken import read_ranks, tokenizer_of
-from models.files.tokenizer_file import load_tokenizer, row_ids
-from models.files.weights import naming
+from models.files.tokenizer_file import load_tokenizer, read_ranks, row_ids, tokenizer_of
+from models.files.weights import HUB_TOKENIZER, all_of, naming
 from models.targets.family import Family
-from models.targets.llama import decoder_keys, decoder_network, llama_spec
+from models.targets.llama import llama_spec
 from models.targets.prompts import Prompts, Words
 from support.json_files import read_object
 
@@ -88,7 +85,7 @@ class Emu3Vocab(Words):
     def image(self) -> ImageVocab:
         """The image ids: neighbours, in the order of their codes."""
         first, size = self[_IMAGE.format(code=0)], 1
-        while self.tokenizer.token_to_id(_IMAGE.format(code=size)) == first + size:
+        while self.ids.get(_IMAGE.format(code=size)) == first + size:
             size += 1
         return ImageVocab(first, size)
 
@@ -117,15 +114,8 @@ def _read_names(path: Path) -> list[str]:
 
 
 class Emu3Prompts(Prompts):
-    """`<|extra_203|>text<|image start|>90*90<|image token|>`; the other row: a negative prompt."""
-
-    pad = PAD
-    sizes = TARGETS["emu3"].sizes  # that --target_size may be
-
-    def image_grid(self) -> ImageGrid:
-        width, height = parse_size(self.options.target_size or self.sizes.default, self.sizes)
-        row_end = self.words[ROW_END] - self.vocab.first_id
-        return ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
+    pad, row_end = PAD, ROW_END
+    sizes = TARGETS["emu3"].sizes
 
     def ids(self, text: str) -> list[int]:
         return self.framed(self.words[BOS], unicodedata.normalize("NFC", text))
@@ -145,11 +135,10 @@ class Emu3Prompts(Prompts):
 
 
 class Emu3(Family):
-    """Text-to-image with an Emu3-Gen checkpoint."""
-
     name = "emu3"
     prompts = Emu3Prompts
     image_part = "image codec"
+    decoder, ignored, renames = DECODER, ("model.vqmodel.",), _OLDER
 
     def entries(self, config: dict) -> dict:
         require_model(config, MODEL_TYPES[self.name], self.name)
@@ -165,13 +154,10 @@ class Emu3(Family):
     def spec(self, config: dict) -> TransformerSpec:
         return llama_spec(self.entries(config))
 
-    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        spec = self.spec(config)
-        if vocab is None:  # which ids are codes is in the tokenizer; the last ones fit as well
-            codes = movq_sizes(config.get("vq_config")).n_embed
-            vocab = ImageVocab(max(0, spec.vocab - codes), codes)
-        keys = decoder_keys(spec, vocab, DECODER)
-        return decoder_network(spec, vocab, keys, ignored=("model.vqmodel.",), renames=_OLDER)
+    def codes(self, config: dict) -> ImageVocab:
+        # which ids are codes is in the tokenizer; the last ones fit as well
+        count = movq_sizes(config.get("vq_config")).n_embed
+        return ImageVocab(max(0, self.spec(config).vocab - count), count)
 
     def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
         path = folder / HUB_TOKENIZER
@@ -185,8 +171,6 @@ class Emu3(Family):
 
 
 class Emu35Prompts(Emu3Prompts):
-    """The authors' request for a picture; the other row: the same without a task and a text."""
-
     sizes = TARGETS["emu3_5"].sizes
 
     def ids(self, text: str) -> list[int]:
@@ -201,14 +185,12 @@ class Emu35Prompts(Emu3Prompts):
 
 
 class Emu35(Emu3):
-    """Text-to-image with an Emu3.5 or Emu3.5-Image checkpoint."""
-
     name = "emu3_5"
     prompts = Emu35Prompts
+    decoder, ignored, renames = Family.decoder, (), ()
     fit = Fit(Image.Resampling.BICUBIC, halves=False)
 
     def entries(self, config: dict) -> dict:
-        """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
         entries = super().entries(config)
         return {name: value for name, value in entries.items() if name != "head_dim"}
 
@@ -219,36 +201,33 @@ class Emu35(Emu3):
         width = filled(config, _DEFAULTS_3_5)["head_dim"]
         return replace(llama_spec(self.entries(config), width, _POSITIONS), qk_rms=True)
 
-    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        spec = self.spec(config)
-        if vocab is None:  # image codes follow the token `<|image end|>`
-            end = filled(config, _DEFAULTS_3_5)["eoi_token_id"]
-            first = end + 1 if type(end) is int and 0 <= end < spec.vocab - 1 else 0
-            vocab = ImageVocab(first, spec.vocab - first)
-        return decoder_network(spec, vocab, decoder_keys(spec, vocab))
+    def codes(self, config: dict) -> ImageVocab:
+        # image codes follow the token `<|image end|>`
+        ids, end = self.spec(config).vocab, filled(config, _DEFAULTS_3_5)["eoi_token_id"]
+        first = end + 1 if type(end) is int and 0 <= end < ids - 1 else 0
+        return ImageVocab(first, ids - first)
 
     def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
-        folders = [folder, *_beside(folder, _WORDS)]
-        for home in folders:
-            if (path := home / RANKS).is_file():
-                return Emu3Vocab(_authors_tokenizer(home), path, FRAME)
-        raise ValueError(
-            f"found no {RANKS} in {' or '.join(map(str, folders))}; it is in src/{_WORDS} of "
-            "github.com/baaivision/Emu3.5"
-        )
+        source = f"it is in src/{_WORDS} of github.com/baaivision/Emu3.5"
+        home = _folder_with([RANKS], [folder, *_beside(folder, _WORDS)], source)
+        return Emu3Vocab(_authors_tokenizer(home), home / RANKS, FRAME)
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         folders = _beside(folder, _CODEC)
-        for home in folders:
-            if all((home / name).is_file() for name in IBQ_FILES):
-                return ibq_files(home)
-        raise ValueError(
-            f"found no {' and '.join(IBQ_FILES)} in {' or '.join(map(str, folders))}; "
-            f"`hf download BAAI/{_CODEC} --local-dir {folders[0]}` brings them"
-        )
+        source = f"`hf download BAAI/{_CODEC} --local-dir {folders[0]}` brings them"
+        return ibq_files(_folder_with(IBQ_FILES, folders, source))
 
 
 def _beside(folder: Path, name: str) -> list[Path]:
     """Return where a part is looked for: next to the checkpoint, or to where it is by default."""
     homes = folder.absolute().parent, (ROOT / TARGETS["emu3_5"].folder).parent
     return [home / name for home in dict.fromkeys(homes)]
+
+
+def _folder_with(names: Sequence[str], folders: Sequence[Path], source: str) -> Path:
+    """Return the first of the folders that has all files; the ValueError tells their source."""
+    for folder in folders:
+        if all((folder / name).is_file() for name in names):
+            return folder
+    where = " or ".join(map(str, folders))
+    raise ValueError(f"found no {' and '.join(names)} in {where}; {source}")

@@ -1,24 +1,23 @@
 """A family of targets: how its files are opened, and what `inspect` looks at in them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec, Fit
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
-from models.files.gather import all_of
-from models.files.names import HUB_TOKENIZER
-from models.files.network import Network
+from models.files.network import KeyMap, Network
 from models.files.sizes import fitting_config
 from models.files.tokenizer_file import load_tokenizer
-from models.files.weights import naming
+from models.files.weights import HUB_TOKENIZER, Rules, all_of, naming
 from models.target import TargetModel
-from models.targets.llama import llama_spec
+from models.targets.llama import decoder_keys, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
 from support.json_files import read_object
@@ -38,18 +37,10 @@ class Checked:
 Check = Callable[[Path, TargetOptions], Checked]  # of a checkpoint's folder; ValueError for a fault
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a target next to its transformer. flag: that names its files, if one does."""
-
-    check: Check
-    flag: str | None = None
-
-
 class Family(ABC):
     """A family of targets in its public files.
 
-    A family says what its config.json means (`spec`, `network`), where its image tokenizer is
+    A family says what its config.json means (`spec`, `codes`), where its image tokenizer is
     (`image_files`) and how its prompts look (`prompts`, `frame`). All else has a default.
     """
 
@@ -62,45 +53,62 @@ class Family(ABC):
     text_flag: str | None = None
     image_flag: str | None = None
     frame: tuple[str, ...] = ()  # names of the tokens around a prompt's text
+    decoder = "model."  # prefix of the transformer's public keys
+    ignored: tuple[str, ...] = ()  # prefixes of keys that are not its weights
+    renames: Rules = ()  # keys of other layouts -> this one's
 
     @abstractmethod
     def spec(self, config: dict) -> TransformerSpec:
-        """Return the transformer's sizes; ValueError names an entry that cannot be used."""
+        """Return the transformer's sizes."""
 
-    @abstractmethod
+    def codes(self, config: dict) -> ImageVocab:
+        """Return as many ids as config.json says that there are codes, whichever they are."""
+        raise NotImplementedError
+
+    def keys(self, config: dict, spec: TransformerSpec, vocab: ImageVocab) -> KeyMap:
+        """Return public keys -> parameters of a transformer whose head scores `vocab` alone."""
+        return decoder_keys(spec, vocab, self.decoder)
+
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        """Return the network of a config.json and its public keys; errors as `spec`.
+        """Return the network of a config.json and its public keys.
 
-        vocab: ids of the image codes; None: as many as config.json says, whichever they are.
+        vocab: ids of the image codes; None: `codes`.
         """
+        spec, vocab = self.spec(config), vocab or self.codes(config)
+        with torch.device("meta"):
+            module = Transformer(spec, vocab.size)
+        return Network(module, self.keys(config, spec, vocab), self.ignored, renames=self.renames)
 
     def words(self, folder: Path, options: TargetOptions) -> Words:
-        """Return the text tokenizer; ValueError if it is missing, damaged or lacks a token."""
+        """Return the text tokenizer."""
         path = folder / HUB_TOKENIZER
         return Words(load_tokenizer(path), path, self.frame)
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
-        """Return where the image tokenizer's weights are; ValueError if they are nowhere."""
+        """Return where the image tokenizer's weights are."""
         raise NotImplementedError
 
     def images(self, folder: Path, options: TargetOptions) -> ImageTokenizer:
-        """Return the image tokenizer; ValueError names what is missing, damaged or different."""
+        """Return the image tokenizer."""
         return self.image_files(folder, options).load(options.device)
 
     def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
-        """Return what the image tokenizer makes, without its weights; errors as `images`."""
+        """Return what the image tokenizer makes, without its weights."""
         sizes = self.image_files(folder, options).config
         return ImageCodes(sizes.n_embed, sizes.grid[0], sizes.downsampling)
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
         """Return the sizes in a drafter's config.json, with room for sequences of the target.
 
-        As in published EAGLE heads, layer 0 has no norm before its attention. Errors as `spec`.
+        As in published EAGLE heads, layer 0 has no norm before its attention.
         """
         return replace(llama_spec(config), max_positions=target.max_positions, first_norm=False)
 
     def entries(self, config: dict) -> dict:
-        """Return the entries that a new drafter takes over, in one flat table."""
+        """Return the entries that a new drafter takes over, in one flat table.
+
+        It is a layer of Llama, with heads of hidden / heads channels.
+        """
         return dict(config)
 
     def pictured(self, folder: Path) -> bool:
@@ -112,7 +120,7 @@ class Family(ABC):
         return network
 
     def load(self, folder: Path, options: TargetOptions) -> TargetModel:
-        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
+        """Read a checkpoint folder."""
         config, spec = fitting_config(folder, self.spec)
         # first, so that their faults are told before minutes of reading weights
         images, prompts = self._parts(folder, spec, options)
@@ -122,10 +130,7 @@ class Family(ABC):
         return TargetModel(self.name, transformer, prompts, images, self.drafter)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
-        """Return what a checkpoint does with pictures and captions, without its transformer.
-
-        Arguments and errors as `load`.
-        """
+        """Return what a checkpoint does with pictures and captions, without its transformer."""
         images, prompts = self._parts(folder, self._config(folder)[1], options)
         # the row of the caption alone: a negative prompt is no part of the training data
         count = images.config.n_embed
@@ -136,11 +141,11 @@ class Family(ABC):
         return self.images(folder, options).codebook
 
     @property
-    def parts(self) -> Mapping[str, Part]:
-        """The checks of the parts, by name; what they look at is not the transformer's."""
+    def parts(self) -> dict[str, tuple[Check, str | None]]:
+        """The checks of all but the transformer, by name, and the flags that name their files."""
         return {
-            self.text_part: Part(self.check_text, self.text_flag),
-            self.image_part: Part(self.check_images, self.image_flag),
+            self.text_part: (self.check_text, self.text_flag),
+            self.image_part: (self.check_images, self.image_flag),
         }
 
     def check_text(self, folder: Path, options: TargetOptions) -> Checked:
@@ -148,10 +153,7 @@ class Family(ABC):
         return Checked(str(self.words(folder, replace(options, download=False))))
 
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        """Check that the image tokenizer's weights are there and fit its network, by their headers.
-
-        It computes in fp32.
-        """
+        """Check that the image tokenizer's weights fit its network, which computes in fp32."""
         files = self.image_files(folder, replace(options, download=False))
         count = sum(parameter.numel() for parameter in files.network().module.parameters())
         sizes = files.config

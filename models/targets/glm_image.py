@@ -16,17 +16,17 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from configs.targets import TARGETS, parse_size
+from configs.targets import TARGETS
 from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import Codec, Fit
 from models.codecs.glm_codec import GlmPainter, GlmVision, TokenPicture, glm_codebook, lacks_painter
 from models.files.entries import filled, refuse_entry, require_model, require_values
-from models.files.names import HUB_TOKENIZER
-from models.files.network import Network, Slot
+from models.files.network import KeyMap, Slot
 from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import load_tokenizer, row_ids
+from models.files.weights import HUB_TOKENIZER
 from models.targets.family import Checked, Family
-from models.targets.llama import HEAD, decoder_keys, decoder_network, llama_spec
+from models.targets.llama import HEAD, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
 from support.json_files import read_object
@@ -48,7 +48,6 @@ _CODES, _SECTIONS = 16_384, [8, 12, 12]
 _BUILT = {"hidden_act": ("silu",), "attention_bias": (True,)}
 # Of the largest image and its small grid, and 2,000 for a prompt. Caches have room for all.
 _POSITIONS = 6400
-_PUBLIC = "model.language_model."
 UNREAD = ("model.visual.", "model.vqmodel.")  # what reads pictures given to the model
 _CELL, _PREVIEW = 32, 16  # pixels of a token; side of the small grid of a square
 _TOKENS = {"grid_bos_token": "<sop>", "grid_eos_token": "<eop>", "bos_token": None}
@@ -71,8 +70,9 @@ class GlmWords(Words):
         names = [settings.get(name, default) for name, default in _TOKENS.items()]
         names = [name.get("content") if isinstance(name, dict) else name for name in names]
         if not all(isinstance(name, str) for name in names):
-            wanted = ", ".join(_TOKENS)
-            raise ValueError(f"{folder}/tokenizer_config.json: expected names of {wanted}")
+            raise ValueError(
+                f"{folder}/tokenizer_config.json: expected names of {', '.join(_TOKENS)}"
+            )
         super().__init__(load_tokenizer(path), path, names)
         self.begin_size, self.end_size, self.begin_image = map(self.__getitem__, names)
         before, _, after = _template(folder, settings).partition(_TEXT)
@@ -112,10 +112,11 @@ class GlmPrompts(Prompts):
     """One row: the template with the text, both sizes, the image start."""
 
     words: GlmWords
+    sizes = TARGETS["glm_image"].sizes
 
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
         words, count = self.words, self.codes.count
-        highest = max(words.tokenizer.get_vocab().values())
+        highest = max(words.ids.values())
         if words.begin_image != count or highest >= spec.vocab:
             raise ValueError(
                 f"{words.path} begins images with id {words.begin_image} and has ids up to "
@@ -124,15 +125,11 @@ class GlmPrompts(Prompts):
         return ImageVocab(0, count)
 
     def image_grid(self) -> ImageGrid:
-        sizes = TARGETS["glm_image"].sizes
-        width, height = parse_size(self.options.target_size or sizes.default, sizes)
-        rows, columns = height // _CELL, width // _CELL
+        grid = super().image_grid()
+        rows, columns = grid.rows, grid.columns
         # Cut, not rounded, as in transformers' GlmImageProcessor.
-        preview = (
-            int(math.sqrt(rows / columns) * _PREVIEW),
-            int(math.sqrt(columns / rows) * _PREVIEW),
-        )
-        return ImageGrid(rows, columns, preview=preview)
+        sides = math.sqrt(rows / columns) * _PREVIEW, math.sqrt(columns / rows) * _PREVIEW
+        return replace(grid, preview=tuple(map(int, sides)))
 
     def ids(self, text: str) -> list[int]:
         words, grid = self.words, self.grid
@@ -156,15 +153,13 @@ class GlmPrompts(Prompts):
 
 
 class GlmImage(Family):
-    """The tokens of text-to-image with a GLM-Image checkpoint."""
-
     name = "glm_image"
     prompts = GlmPrompts
     fit = Fit(Image.Resampling.BICUBIC, halves=False)
     decoded = False
+    decoder, ignored = "model.language_model.", UNREAD
 
     def entries(self, config: dict) -> dict:
-        """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
         text = self._text(config)
         rope = {"rope_type": "default", "rope_theta": self._rope(text).get("rope_theta") or 1e4}
         entries = {name: text[name] for name in _DEFAULTS if name != "vision_vocab_size"}
@@ -175,10 +170,8 @@ class GlmImage(Family):
         width = text.get("head_dim") or entries["hidden_size"] // entries["num_attention_heads"]
         spec = llama_spec(entries, width, _POSITIONS)
         rope = self._rope(text)
-        share, sections = (
-            rope.get("partial_rotary_factor", 1.0),
-            rope.get("mrope_section", _SECTIONS),
-        )
+        share = rope.get("partial_rotary_factor", 1.0)
+        sections = rope.get("mrope_section", _SECTIONS)
         if type(share) not in (int, float) or not 0 < share <= 1:
             refuse_entry("partial_rotary_factor", share, "numbers above 0, up to 1")
         turned = int(width * share)
@@ -189,14 +182,16 @@ class GlmImage(Family):
             spec, qkv_bias=True, sandwich_norm=True, grid_rope=GridRope(turned, tuple(sections))
         )
 
-    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        spec, vocab = self.spec(config), vocab or ImageVocab(0, _codes(config))
-        keys = decoder_keys(spec, vocab, _PUBLIC)
+    def codes(self, config: dict) -> ImageVocab:
+        return ImageVocab(0, _codes(config))
+
+    def keys(self, config: dict, spec: TransformerSpec, vocab: ImageVocab) -> KeyMap:
+        keys = super().keys(config, spec, vocab)
         height = self._text(config)["vision_vocab_size"]
         # The public head scores more ids than there are codes; codes are the first.
         keys[HEAD] = Slot("head.weight", source=slice(0, vocab.size), height=height)
         for layer in range(spec.layers):
-            public, ours = f"{_PUBLIC}layers.{layer}.", f"blocks.blocks.{layer}."
+            public, ours = f"{self.decoder}layers.{layer}.", f"blocks.blocks.{layer}."
             for name in ("gate", "up"):
                 del keys[f"{public}mlp.{name}_proj.weight"]
             keys[f"{public}mlp.gate_up_proj.weight"] = Slot(f"{ours}mlp.gate_up.weight")
@@ -208,7 +203,7 @@ class GlmImage(Family):
                 # The norms behind; `post_attention_layernorm` is the MLP's input norm, as in Llama.
                 slot = Slot(f"{ours}{name}_after.weight")
                 keys[f"{public}post_{theirs}_layernorm.weight"] = slot
-        return decoder_network(spec, vocab, keys, ignored=UNREAD)
+        return keys
 
     @torch.no_grad()
     def finish(self, network: Transformer, prompts: Prompts) -> Transformer:
@@ -254,7 +249,7 @@ class GlmImage(Family):
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
         """Check the keys of the vision encoder, and say what makes pixels."""
         codec = self.codec(folder, replace(options, download=False))
-        count = sum(parameter.numel() for parameter in codec.images.parameters)
+        count = sum(parameter.numel() for parameter in codec.images.files.module.parameters())
         text = f"vision encoder with {codec.vocab} codes, {count / 1e6:.1f} M parameters; "
         if lacks := lacks_painter(_root(folder)):
             return Checked(text + _TOKENS_ONLY.format(lacks))
@@ -283,7 +278,6 @@ def _root(folder: Path) -> Path:
 
 
 def _codes(config: dict) -> int:
-    """Return the number of image codes."""
     codec = config.get("vq_config") or {}
     count = codec.get("num_embeddings", _CODES) if isinstance(codec, dict) else None
     if type(count) is not int or count < 1:

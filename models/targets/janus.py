@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
@@ -72,7 +71,6 @@ class JanusConfig:
 
 
 def janus_config(config: Mapping[str, object]) -> JanusConfig:
-    """Return what a config.json says; ValueError names an entry that is missing or not allowed."""
     kind = require_model(config, MODEL_TYPES["janus_pro"], "janus_pro")
     return (_transformers if kind == "janus" else _authors)(config)
 
@@ -121,7 +119,6 @@ def _sizes(prefix: str, section: Mapping[str, object], *names: str) -> list[int]
 
 
 def _side(prefix: str, vision: Mapping[str, object]) -> int:
-    """Return the image tokens per side of an image."""
     pixels, patch = _sizes(prefix, vision, "image_size", "patch_size")
     if pixels % patch:
         refuse_entry(f"{prefix}image_size", pixels, f"multiples of {patch}")
@@ -129,24 +126,20 @@ def _side(prefix: str, vision: Mapping[str, object]) -> int:
 
 
 class JanusPrompts(Prompts):
-    """The conditional row, and one as long with padding in place of all between its ends."""
-
     pad = PAD
 
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
         first = spec.vocab - self.codes.count
-        highest = max(self.words.tokenizer.get_vocab().values())
+        highest = max(self.words.ids.values())
         if highest >= first:
             path = self.words.path
             raise ValueError(f"{path} names ids up to {highest}; config.json has {first} ids")
         return ImageVocab(first, self.codes.count)
 
     def ids(self, text: str) -> list[int]:
-        words, id_of = self.words, self.words.tokenizer.token_to_id
+        words = self.words
         # Janus-Pro's roles are tokens; Janus-1.3B, whose file lacks them, was trained with words
-        user, assistant = (
-            name if id_of(f"<|{name}|>") is None else id_of(f"<|{name}|>") for name in ROLES
-        )
+        user, assistant = (words.ids.get(f"<|{name}|>", name) for name in ROLES)
         request = user, f": {text.strip()}\n\n", assistant, ":"
         return row_ids(words.tokenizer, words[BOS], *request, words[BEGIN_IMAGE])
 
@@ -154,15 +147,8 @@ class JanusPrompts(Prompts):
         return [row[0], *[self.words[PAD]] * (len(row) - 2), row[-1]]
 
 
-class TwoLayers(nn.Module):
-    """Linear, GELU, Linear, with biases."""
-
-    def __init__(self, width: int, inner: int, out: int):
-        super().__init__()
-        self.inner, self.outer = Linear(width, inner), Linear(inner, out)
-
-    def forward(self, x: Tensor) -> Tensor:  # (..., width) -> (..., out)
-        return self.outer(F.gelu(self.inner(x)))
+def two_layers(width: int, inner: int, out: int) -> nn.Sequential:
+    return nn.Sequential(Linear(width, inner), nn.GELU(), Linear(inner, out))
 
 
 class JanusNetwork(nn.Module):
@@ -172,9 +158,9 @@ class JanusNetwork(nn.Module):
         super().__init__()
         self.vocab = ImageVocab(spec.vocab - config.codes, config.codes)
         self.transformer = Transformer(spec, config.codes)
-        self.transformer.head = TwoLayers(spec.hidden, config.inner, config.codes)
+        self.transformer.head = two_layers(spec.hidden, config.inner, config.codes)
         self.codes = nn.Embedding(config.codes, config.width)
-        self.aligner = TwoLayers(config.width, spec.hidden, spec.hidden)
+        self.aligner = two_layers(config.width, spec.hidden, spec.hidden)
 
     @property
     def spec(self) -> TransformerSpec:
@@ -194,10 +180,10 @@ def janus_keys(spec: TransformerSpec, text: int) -> KeyMap:
     keys[f"{_DECODER}embed_tokens.weight"] = Slot("transformer.embedding.weight", slice(0, text))
     keys["model.generation_embeddings.weight"] = Slot("codes.weight")
     for theirs, ours in (
-        ("aligner.fc1", "aligner.inner"),
-        ("aligner.hidden_layers.0", "aligner.outer"),
-        ("head.proj_out", "transformer.head.inner"),
-        ("head.vision_head", "transformer.head.outer"),
+        ("aligner.fc1", "aligner.0"),
+        ("aligner.hidden_layers.0", "aligner.2"),
+        ("head.proj_out", "transformer.head.0"),
+        ("head.vision_head", "transformer.head.2"),
     ):
         for name in ("weight", "bias"):
             keys[f"model.generation_{theirs}.{name}"] = Slot(f"{ours}.{name}")
@@ -205,8 +191,6 @@ def janus_keys(spec: TransformerSpec, text: int) -> KeyMap:
 
 
 class JanusPro(Family):
-    """Text-to-image with a Janus-Pro checkpoint."""
-
     name = "janus_pro"
     prompts = JanusPrompts
     image_part = "image codec"

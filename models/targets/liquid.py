@@ -15,11 +15,11 @@ import torch
 from models.base import ImageVocab, TransformerSpec
 from models.codecs.codec import META
 from models.files.entries import filled, require_model, require_values
-from models.files.network import Network
+from models.files.network import KeyMap
 from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import row_ids
-from models.targets.chameleon import WithVqgan, vqgan_codes
-from models.targets.llama import HEAD, decoder_keys, decoder_network, llama_spec
+from models.targets.chameleon import WithVqgan
+from models.targets.llama import HEAD, llama_spec
 from models.targets.prompts import Prompts
 from models.transformer import Transformer
 
@@ -51,8 +51,6 @@ _BUILT = {
 
 
 class LiquidPrompts(Prompts):
-    """`<bos>text request<boi>` and `<bos><unconditional><boi>`."""
-
     pad = PAD
 
     def first_code(self) -> int:
@@ -67,15 +65,13 @@ class LiquidPrompts(Prompts):
 
 
 class Liquid(WithVqgan):
-    """Text-to-image with a Liquid checkpoint."""
-
     name = "liquid"
     prompts = LiquidPrompts
     frame = (BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL)
     fit = META
+    ignored = (HEAD,)
 
     def entries(self, config: dict) -> dict:
-        """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
         require_model(config, MODEL_TYPES[self.name], self.name)
         entries = filled(config, _DEFAULTS)
         require_values(entries, _BUILT)
@@ -85,11 +81,10 @@ class Liquid(WithVqgan):
         width = filled(config, _DEFAULTS)["head_dim"]
         return replace(llama_spec(self.entries(config), width, _POSITIONS), gelu=True)
 
-    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        spec, vocab = self.spec(config), vocab or ImageVocab(0, vqgan_codes(config))
-        keys = decoder_keys(spec)
+    def keys(self, config: dict, spec: TransformerSpec, vocab: ImageVocab) -> KeyMap:
+        keys = super().keys(config, spec, vocab)
         del keys[HEAD]  # `finish` fills it; .bin files repeat the embedding under its key
-        return decoder_network(spec, vocab, keys, ignored=(HEAD,))
+        return keys
 
     @torch.no_grad()
     def finish(self, network: Transformer, prompts: Prompts) -> Transformer:

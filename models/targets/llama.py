@@ -1,15 +1,12 @@
-"""Decoders in the Hugging Face layout of Llama and Chameleon: sizes, public keys, networks."""
+"""Decoders in the Hugging Face layout of Llama and Chameleon: sizes and public keys."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-
 from models.base import ImageVocab, TransformerSpec
 from models.files.entries import is_size, refuse_entry, require_values
-from models.files.network import KeyMap, Network, Slot, block_keys
-from models.transformer import Transformer
+from models.files.network import KeyMap, Slot, block_keys
 
 HEAD = "lm_head.weight"
 # transformers' LlamaConfig; a config.json need not repeat them
@@ -34,10 +31,7 @@ _BUILT = {
 
 
 def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
-    """Return the sizes of a decoder with norms on queries and keys, as Chameleon has them.
-
-    A ValueError names an entry that is missing or has a value that is not built here.
-    """
+    """Return the sizes of a decoder with norms on queries and keys, as Chameleon has them."""
     config = {name: value for name, value in config.items() if value is not None}
     rope = config.get("rope_parameters", {})
     if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
@@ -60,7 +54,7 @@ def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
 
 
 def _check_entries(config: Mapping[str, object]) -> None:
-    """Raise a ValueError naming the first entry of a config.json that is missing or not allowed."""
+    """Refuse the first entry of a config.json that is missing or not allowed."""
     require_values(config, _BUILT)
     for names, allows, allowed in (
         ((*_SIZES, "num_key_value_heads"), is_size, "whole numbers from 1"),
@@ -69,7 +63,11 @@ def _check_entries(config: Mapping[str, object]) -> None:
             lambda value: value <= _MOST_POSITIONS,
             f"whole numbers up to {_MOST_POSITIONS}",
         ),
-        (("rms_norm_eps", "rope_theta"), _is_positive, "numbers above 0"),
+        (
+            ("rms_norm_eps", "rope_theta"),
+            lambda value: type(value) in (int, float) and 0 < value < math.inf,
+            "numbers above 0",
+        ),
     ):
         for name in names:
             if name in config and not allows(config[name]):
@@ -84,19 +82,13 @@ def _check_entries(config: Mapping[str, object]) -> None:
             refuse_entry(name, divisor, f"divisors of {whole}")
 
 
-def _is_positive(value: object) -> bool:
-    return type(value) in (int, float) and 0 < value < math.inf
-
-
 def llama_spec(
     entries: Mapping[str, object], width: object = None, positions: int = _MOST_POSITIONS
 ) -> TransformerSpec:
     """Return the sizes of a Llama decoder, without norms on queries and keys.
 
-    Args:
-        entries: of config.json, with the family's defaults filled in; errors as of `decoder_spec`.
-        width: `head_dim`, of families whose heads need not be hidden / heads channels wide.
-        positions: most that caches get room for.
+    entries: with the family's defaults. width: `head_dim`, of families whose heads need not be
+    hidden / heads channels wide. positions: most that caches get room for.
     """
     scaling = entries.get("rope_scaling")
     # files of older transformers name the kind of scaling even where nothing is scaled
@@ -115,13 +107,9 @@ def llama_spec(
 def decoder_keys(
     spec: TransformerSpec, vocab: ImageVocab | None = None, public: str = "model.", ours: str = ""
 ) -> KeyMap:
-    """Return public keys -> parameters of `Transformer`.
+    """Return public keys -> parameters of `Transformer`, after the prefixes `public` and `ours`.
 
-    Args:
-        spec: sizes of the decoder.
-        vocab: ids of the image codes, whose rows alone the head holds; None: the rows of all ids.
-        public: prefix of the decoder's public keys.
-        ours: prefix of the parameters.
+    vocab: ids of the image codes, whose rows alone the head holds; None: the rows of all ids.
     """
     # only image codes are ever scored: a head for all ids would cost memory and time
     scored = slice(vocab.first_id, vocab.first_id + vocab.size) if vocab else slice(None)
@@ -133,12 +121,3 @@ def decoder_keys(
     for layer in range(spec.layers):
         keys |= block_keys(spec, public, f"{ours}blocks.blocks.", layer)
     return keys
-
-
-def decoder_network(spec: TransformerSpec, vocab: ImageVocab, keys: KeyMap, **layout) -> Network:
-    """Return a transformer whose head scores image codes only.
-
-    keys, layout: as `Network` takes them.
-    """
-    with torch.device("meta"):
-        return Network(Transformer(spec, vocab.size), keys, **layout)

@@ -35,8 +35,7 @@ from models.codecs.vqgan_files import CODEBOOK, VqganFiles, llamagen_vq
 from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
-from models.files.tensors import read_tensors
-from models.files.weights import folder_shapes
+from models.files.weights import folder_shapes, read_tensors
 from models.linear import Linear
 from models.targets.family import Checked, Family
 from models.targets.llama import decoder_keys, decoder_spec
@@ -128,10 +127,7 @@ def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
 
 
 def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerSpec:
-    """Return the sizes in a config.json, of a target or a drafter, with LlamaGen's rotation.
-
-    Errors as of `decoder_spec`.
-    """
+    """Return the sizes in a config.json, of a target or a drafter, with LlamaGen's rotation."""
     spec = decoder_spec({"max_position_embeddings": image.condition + image.side**2} | config)
     if spec.head_dim % 4:
         got = f"{spec.hidden} / {spec.heads}"
@@ -178,17 +174,15 @@ class LlamaGen(Family):
             return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
-        """Return the sizes of a public head; ValueError for one of the other stage.
+        """Return the sizes of a public head.
 
         Heads read token i + 1 at slot i, so their condition is one slot shorter.
         """
         image, stage = target.image_rope, config.get("input_type")
         expected = _STAGES.get(image.side, stage)
         if stage not in (None, expected):
-            raise ValueError(
-                f"config.json of the drafter: input_type is {stage!r}; "
-                f"the target needs {expected!r}"
-            )
+            text = f"input_type is {stage!r}; the target needs {expected!r}"
+            raise ValueError(f"config.json of the drafter: {text}")
         spec = rotated_spec(config, replace(image, condition=image.condition - 1))
         return replace(
             spec, max_positions=target.max_positions, first_norm=False, hides_padding=False

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from configs.targets import ImageSizes, parse_size
 from models.base import (
     Context,
     ImageGrid,
@@ -18,6 +19,7 @@ from models.base import (
     TransformerSpec,
 )
 from models.files.tokenizer_file import require_tokens
+from models.files.weights import TEXT_TOKENIZER
 from models.transformer import Transformer
 
 
@@ -29,24 +31,25 @@ class Words:
 
     image: ImageVocab | None = None
 
-    def __init__(self, tokenizer: Tokenizer, path: Path, frame: Iterable[str] = ()):
+    def __init__(
+        self, tokenizer: Tokenizer, path: Path = Path(TEXT_TOKENIZER), frame: Iterable[str] = ()
+    ):
         """frame: names of the tokens around a prompt; ValueError if one is missing in `path`."""
         require_tokens(tokenizer, frame, path)
-        self.tokenizer, self.path = tokenizer, path
+        self.tokenizer, self.path, self.ids = tokenizer, path, tokenizer.get_vocab()
 
     def __getitem__(self, name: str) -> int:
         require_tokens(self.tokenizer, [name], self.path)
-        return self.tokenizer.token_to_id(name)
+        return self.ids[name]
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
 
     def __str__(self) -> str:
-        text = f"{self.path}: {len(self)} ids"
-        if self.image is None:
+        text, image = f"{self.path}: {len(self)} ids", self.image
+        if image is None:
             return text
-        first, size = self.image.first_id, self.image.size
-        return f"{text}, image codes {first} to {first + size - 1}"
+        return f"{text}, image codes {image.first_id} to {image.first_id + image.size - 1}"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Prompts:
     """
 
     pad = "<pad>"
+    sizes: ImageSizes | None = None  # that --target_size may be; None: images have one size
+    row_end: str | None = None  # name of the token that ends every row of an image
 
     def __init__(
         self, words: Words, codes: ImageCodes, spec: TransformerSpec, options: TargetOptions
@@ -87,7 +92,7 @@ class Prompts:
                 )
             return vocab
         # other codes would fail only at the very end, other ids in the middle of a prompt
-        highest = max(words.tokenizer.get_vocab().values())
+        highest = max(words.ids.values())
         if vocab.size != count or highest >= spec.vocab:
             raise ValueError(
                 f"{words.path} names {vocab.size} image codes from id {vocab.first_id} on and ids "
@@ -102,7 +107,15 @@ class Prompts:
 
     def image_grid(self) -> ImageGrid:
         """Return the grid of the image's tokens; ValueError if that size cannot be generated."""
-        return ImageGrid(self.codes.side, self.codes.side)
+        if self.sizes is None:
+            return ImageGrid(self.codes.side, self.codes.side)
+        width, height = self.asked_size()
+        row_end = None if self.row_end is None else self.words[self.row_end] - self.vocab.first_id
+        return ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
+
+    def asked_size(self) -> tuple[int, int]:
+        """Return width and height of the image in pixels."""
+        return parse_size(self.options.target_size or self.sizes.default, self.sizes)
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of the conditional row of a text."""

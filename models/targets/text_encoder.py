@@ -9,9 +9,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Config, T5Enc
 
 from configs.downloads import damage
 from configs.fields import mismatch
-from models.files.names import T5_TOKENIZERS
 from models.files.network import Network, Slot
-from models.files.weights import folder_shapes, naming
+from models.files.weights import T5_TOKENIZERS, folder_shapes, naming
 from models.targets.captions import clean_caption
 from support.json_files import read_object
 
@@ -42,7 +41,6 @@ class TextEncoder:
 
     @property
     def width(self) -> int:
-        """Width of the features."""
         return self.model.config.d_model
 
     @torch.inference_mode()
@@ -64,10 +62,7 @@ class TextEncoder:
 
 
 def encoder_network(folder: Path) -> Network:
-    """Return the encoder of a folder, whose weights are not read yet.
-
-    A ValueError names the flag, the folder and what is missing, damaged or of another kind.
-    """
+    """Return the encoder of a folder, whose weights are not read yet."""
     with naming(_FLAG):
         path = folder / "config.json"
         config, shapes = read_object(path), folder_shapes(folder)
@@ -91,7 +86,6 @@ def encoder_network(folder: Path) -> Network:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder; ValueError if it cannot be used."""
     if not any((folder / name).is_file() for name in T5_TOKENIZERS):
         raise ValueError(f"{_FLAG}: {folder} has no tokenizer: none of {', '.join(T5_TOKENIZERS)}")
     try:

@@ -197,8 +197,8 @@ class Examination:
         """
         told = {row.text for row in self.rows if not row.fits}
         checked = {}
-        for name, part in self.family.parts.items():
-            checked[name] = self._check(name, "files", part.check, folder, part.flag)
+        for name, (check, flag) in self.family.parts.items():
+            checked[name] = self._check(name, "files", check, folder, flag)
             text = self.rows[-1].text.partition("; source: ")[0]
             if text in told:
                 self.rows[-1] = Finding(name, "files", NOTE, f"not read: {text}")

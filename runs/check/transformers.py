@@ -26,8 +26,7 @@ from transformers import (
 )
 from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, JanusVQVAEHead
 
-from models.files.tensors import read_tensors
-from models.files.weights import weight_files
+from models.files.weights import read_tensors, weight_files
 from models.target import TargetModel
 from models.targets.emu3 import Emu3, Emu35
 from models.targets.glm_image import UNREAD

@@ -90,7 +90,6 @@ class Prices:
 
 
 def _count(work: Sequence[Work]) -> float:
-    """Return how many kernels there are."""
     return sum(kernels.kernels for kernels in work)
 
 

@@ -40,10 +40,7 @@ class Record:
             append_lines(path, [before])
 
     def measure(self, name: str, figures: Callable[[], Figures]) -> None:
-        """Add the row of a measurement that is not there yet; a fault becomes its row.
-
-        A check is there to find all faults, so the next measurement goes on after one.
-        """
+        """Add the row of a measurement that is not there yet; a fault becomes its row."""
         # A measurement that is not there is treated as one that failed.
         if not self.rows.get(name, {"error": "new"}).keys() & {"error", "skipped"}:
             return

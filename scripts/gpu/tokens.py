@@ -126,7 +126,6 @@ def on_cpu(run: RunSettings, method: MethodSettings) -> Measurement:
 
 
 def decode(session: Session, method: MethodSettings) -> Measurement:
-    """Decode a session's prompts by a method."""
     jobs = image_jobs(prompt_items(session.settings), SEED)
     return measure(session.open_engine(method), jobs)
 

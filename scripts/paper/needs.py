@@ -33,11 +33,6 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
         flags: those of the table's commands, as generate_images takes them.
         methods: the table's rows, with blanks between: methods, or recipes of configs/paper.
         evaluate: flags for `evaluate`; a metric without its weights is a note.
-
-    Raises:
-        SettingsError: a flag cannot be used.
-        Failure: a file of the model or its drafter is missing or damaged, or metrics are asked for
-            of images that are only tokens.
     """
     recipe, given = read("generate_images", read_words("generate_images", shlex.split(flags)))
     values, rows = recipe | given, methods_of(methods)

@@ -27,9 +27,6 @@ def encode(
         work_dir: folder of the intermediate files.
         split: train, validation or test.
         vqgan: folder with vqgan.yaml and the weights.
-
-    Raises:
-        ValueError: the images are missing.
     """
     folder, device = Path(work_dir), pick_device("auto")
     images, path = Split.read(folder, split).images, folder / f"codes_{split}.npy"

@@ -4,8 +4,6 @@
 `python -m scripts.tiny.images --split train --count 27000 --pictures DIR` crops.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -39,7 +37,7 @@ class Split:
     records: Sequence[dict[str, Any]]
 
     @classmethod
-    def read(cls, folder: Path, name: str) -> Split:
+    def read(cls, folder: Path, name: str) -> "Split":
         """Open `images_{name}.npy`, which stays on disk, and `captions_{name}.jsonl`."""
         path = folder / f"images_{name}.npy"
         if not path.exists():
@@ -47,12 +45,10 @@ class Split:
         return cls(name, np.load(path, mmap_mode="r"), read_captions(folder, name))
 
     def scene(self, image: int) -> Scene | None:
-        """Return the scene that an image shows; None for a crop of a picture."""
         return scene_of(self.name, self.records[image])
 
 
 def read_captions(folder: Path, split: str) -> list[dict[str, Any]]:
-    """Return the caption records of a split."""
     with (folder / f"captions_{split}.jsonl").open(encoding="utf-8") as file:
         return [json.loads(text) for text in file]
 
@@ -110,8 +106,8 @@ def crop(
 ) -> np.ndarray:
     """Return a square of a picture in RGB as uint8 (128, 128, 3).
 
-    share: its side, as a share of the picture's shorter side. across, down: its position, from the
-    left and the top (0) to the right and the bottom (1).
+    share: of the picture's shorter side. across, down: from the left and the top (0) to the right
+    and the bottom (1).
     """
     side = round(share * min(picture.size))
     left, top = round(across * (picture.width - side)), round(down * (picture.height - side))

@@ -7,8 +7,6 @@ the BPE vocabulary that no merge makes. They are not "added tokens", so `<s>` or
 prompt is read as plain text.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

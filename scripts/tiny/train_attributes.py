@@ -4,8 +4,6 @@ Half of the images are reconstructions by the VQGAN, the other half are renders 
 shifted, tinted and made noisy at random, so that the classifier can read generated images.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,7 +71,7 @@ class AttributesRun(TrainingRun):
         self.module.save(model_dir / CLASSIFIER)
 
 
-def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: Targets) -> Tensor:
+def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: "Targets") -> Tensor:
     """Return the loss of images (n, 3, 128, 128) in [-1, 1].
 
     The cell under an object's centre must show its classes, and the image only the classes present.
@@ -97,8 +95,7 @@ class Targets(NamedTuple):
     spots: Tensor
 
     @classmethod
-    def of(cls, drawn: list[scenes.Scene]) -> Targets:
-        """Return the targets of the scenes, in their order."""
+    def of(cls, drawn: list[scenes.Scene]) -> "Targets":
         kinds, grounds = LABELS.background_kinds, LABELS.background_colours
         named = (*LABELS.colours, *LABELS.shapes, *LABELS.pairs)
         columns = {name: index for index, name in enumerate(named)}
@@ -118,10 +115,7 @@ class Targets(NamedTuple):
 
 
 def reconstruct(work_dir: Path, split: str, tokenizer: Path) -> np.ndarray:
-    """Decode the first codes of a split; returns uint8 (images, 128, 128, 3), read-only.
-
-    The images are kept in `reconstructed_{split}.npy`. tokenizer: folder of the image tokenizer.
-    """
+    """Return the first images of a split, decoded once, uint8 (images, 128, 128, 3), read-only."""
     path = work_dir / f"reconstructed_{split}.npy"
     if not path.exists():
         codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")[: RECONSTRUCTED[split]]

@@ -102,7 +102,7 @@ class Captions:
 def fast_attention(device: torch.device) -> AbstractContextManager:
     """Return a context that computes attention by plain matrix products on CPUs.
 
-    There torch's own kernel takes twice as long in training. Elsewhere nothing changes.
+    There torch's own kernel takes twice as long in training.
     """
     if device.type != "cpu":
         return nullcontext()
@@ -232,13 +232,10 @@ class ModelRun(TrainingRun):
 
 
 def initialise(model: Transformer) -> Transformer:
-    """Fill with normal weights of deviation 0.02; returns the model.
-
-    Layers that write to the residual stream start smaller by sqrt(2 layers).
-    """
+    """Fill with normal weights of deviation 0.02; returns the model."""
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "qk_norm" not in name:
-            # GPT-2's recipe: every layer adds to the stream twice.
+            # GPT-2's recipe: what every layer adds to the residual stream, twice, starts smaller.
             residual = name.endswith(("out.weight", "down.weight"))
             nn.init.normal_(parameter, std=0.02 / (2 * model.spec.layers) ** (0.5 * residual))
     return model

@@ -10,8 +10,6 @@ by near ones, because a transformer makes such errors too: the decoder learns to
 the codes around suggest.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -23,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval.metrics.attribute_classifier import to_pixels
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan
 from scenes.scene import IMAGE_SIZE, Scene
 from scripts.tiny.images import Split
@@ -70,8 +67,6 @@ def prepared(network: nn.Module) -> nn.Module:
 
 
 class CodecRun(TrainingRun):
-    """Training of networks that reconstruct images."""
-
     def __init__(self, module: nn.Module, work_dir: Path, batch_size: int):
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         adamw = torch.optim.AdamW(weights, lr=0.0, betas=(0.9, 0.99), weight_decay=1e-4, fused=True)
@@ -108,8 +103,6 @@ class CodecRun(TrainingRun):
 
 
 class VqganRun(CodecRun):
-    """Training of the autoencoder and its codebook."""
-
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         torch.manual_seed(0)
         network = prepared(build_vqmodel(TINY))
@@ -137,7 +130,6 @@ class VqganRun(CodecRun):
             return self.network.decoder(self.network.post_quant_conv(latents)).float()
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return the `targets` of a step."""
         # crops are four times as many images in the same time, but only whole images have borders
         crops = self.progress < _CROPS_UNTIL
         count, side = (self.batch_size, _CROP) if crops else (self.batch_size // 2, TINY.resolution)
@@ -157,8 +149,7 @@ class VqganRun(CodecRun):
             self.codebook.update(flat, codes)
             commitment = F.mse_loss(latents, chosen)
             latents = latents + (chosen - latents).detach()  # the gradient passes as if unrounded
-        terms = reconstruction_terms(self.decode(latents), images, weights)
-        return sum(terms.values()) + _COMMITMENT * commitment
+        return reconstruction_loss(self.decode(latents), images, weights) + _COMMITMENT * commitment
 
     def update(self, rate: float) -> float:
         loss = super().update(rate)
@@ -228,20 +219,17 @@ class EmaCodebook(nn.Module):
         self.register_buffer("ready", torch.tensor(False))
 
     def start(self, centres: Tensor) -> None:
-        """Fill the codebook; from now on `ready` is true."""
+        """Fill the codebook, which then is `ready`."""
         self.codes.copy_(centres)
         self.sums.copy_(centres)
         self.counts.fill_(1.0)
         self.ready.fill_(True)
 
-    def nearest(self, latents: Tensor) -> Tensor:
-        """Return the index of the nearest code, (n,) int64, of each of the latents (n, d)."""
-        return (self.codes.square().sum(1) - 2.0 * latents @ self.codes.T).argmin(1)
-
     def rounded(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Return the nearest codes of latents (n, d, h, w) in their shape, and their indices."""
         points = latents.permute(0, 2, 3, 1)
-        nearest = self.nearest(points.flatten(0, 2))
+        squares = self.codes.square().sum(1)
+        nearest = (squares - 2.0 * points.flatten(0, 2) @ self.codes.T).argmin(1)
         return self.codes[nearest].view(points.shape).permute(0, 3, 1, 2), nearest
 
     def update(self, latents: Tensor, nearest: Tensor) -> None:
@@ -253,16 +241,15 @@ class EmaCodebook(nn.Module):
         # Sums and counts decay alike, so a code without latents stays where it is.
         self.codes.copy_(self.sums / self.counts.clamp_min(1e-4).unsqueeze(1))
 
-    def revive(self, latents: Tensor, generator: torch.Generator, share: float = 0.05) -> int:
-        """Put codes used less than `share` of the average onto random latents (n, d); how many."""
+    def revive(self, latents: Tensor, generator: torch.Generator) -> None:
+        """Put codes used less than a twentieth of the average onto random latents (n, d)."""
         mean = self.counts.mean()
-        dead = (self.counts < share * mean).nonzero().flatten()
+        dead = (self.counts < 0.05 * mean).nonzero().flatten()
         picks = torch.randint(len(latents), (len(dead),), generator=generator)
         self.codes[dead] = latents[picks]
-        # Above `share`, so that the next call does not move the code again at once.
+        # Above that share, so that the next call does not move the code again at once.
         self.counts[dead] = 0.3 * mean
         self.sums[dead] = latents[picks] * (0.3 * mean)
-        return len(dead)
 
 
 class DecoderRun(CodecRun):
@@ -293,7 +280,7 @@ class DecoderRun(CodecRun):
         chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.share]
         images, weights = self.targets(chosen, [(slice(None), slice(None))] * len(chosen))
         shown = self.draw(replaced(self.codes[chosen], self.near, rng))
-        return sum(reconstruction_terms(shown, images, weights).values())
+        return reconstruction_loss(shown, images, weights)
 
     def reconstruct(self, rows: slice) -> Tensor:
         return self.draw(self.validation_codes[rows])
@@ -312,11 +299,8 @@ def replaced(codes: np.ndarray, near: np.ndarray, rng: np.random.Generator) -> n
     return np.where(rng.random(codes.shape) < share, other, codes)
 
 
-def reconstruction_terms(output: Tensor, target: Tensor, weights: Tensor) -> dict[str, Tensor]:
-    """Return the loss terms of images (n, 3, h, w) in [-1, 1] with pixel weights (n, 1, h, w).
-
-    "texture" compares the local energy of fine detail without weights, so that noise stays noise.
-    """
+def reconstruction_loss(output: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Return the loss of images (n, 3, h, w) in [-1, 1] with pixel weights (n, 1, h, w)."""
     error = output - target
     pixel = (weights * (error.abs() + 2.0 * error.square())).mean()
     # errors of one sign over 2 to 8 pixels: a wrong tone, which the eye sees first
@@ -324,13 +308,9 @@ def reconstruction_terms(output: Tensor, target: Tensor, weights: Tensor) -> dic
     # differences of neighbours keep edges sharp
     across, down = weights[..., 1:] * error.diff(dim=-1), weights[..., 1:, :] * error.diff(dim=-2)
     edges = (across.abs().mean() + down.abs().mean()) / 2
+    # the local energy of fine detail, without weights, so that noise stays noise
     texture = F.l1_loss(_energy(output), _energy(target))
-    return {
-        "pixel": pixel,
-        "coarse": coarse,
-        "edges": _GRADIENT_WEIGHT * edges,
-        "texture": _TEXTURE_WEIGHT * texture,
-    }
+    return pixel + coarse + _GRADIENT_WEIGHT * edges + _TEXTURE_WEIGHT * texture
 
 
 def _energy(images: Tensor) -> Tensor:
@@ -340,10 +320,7 @@ def _energy(images: Tensor) -> Tensor:
 
 
 def pixel_weights(scene: Scene | None) -> np.ndarray:
-    """Return how much each pixel counts, float32 (128, 128): objects more, noise textures less.
-
-    Pixels of a photograph, which has no scene, count alike.
-    """
+    """Return how much each pixel counts, float32 (128, 128); all alike without a scene."""
     noisy = scene is not None and scene.background.kind in NOISY_KINDS
     # nobody sees which grain is where, yet it has most of the error
     weights = np.full((IMAGE_SIZE, IMAGE_SIZE), _NOISE_WEIGHT if noisy else 1.0, dtype=np.float32)

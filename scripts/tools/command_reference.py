@@ -44,7 +44,6 @@ def command_reference(*, output: str = str(ROOT / "docs/commands.md")) -> None:
 
 
 def page() -> str:
-    """Return the text of the page."""
     shared = _shared_flags()
     sections = [
         "# Commands",

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from configs.fields import refuse
-from models.files.tensors import read_tensors
+from models.files.weights import read_tensors
 from support.durable import replace_file
 from support.script import run_script
 
@@ -37,10 +37,7 @@ _LAYER = {
 
 
 def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield original keys and tensors in the Hugging Face layout; ValueError names a foreign key.
-
-    The rows of `wqkv` are queries, keys and values, as many of each.
-    """
+    """Yield original keys and tensors in the Hugging Face layout; refuse foreign keys."""
     for key, tensor in tensors:
         layer = re.fullmatch(r"layers\.(\d+)\.(.+)", key)
         if layer and layer[2] == "attention.wqkv.weight":
@@ -55,10 +52,7 @@ def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
 
 
 def config_of(state: dict[str, Tensor], side: int) -> dict:
-    """Return the config.json for weights in the Hugging Face layout; ValueError if a key lacks.
-
-    side: codes per row and column, which weights do not tell.
-    """
+    """Return the config.json of weights; side: codes per row, which these do not tell."""
     try:
         vocab, hidden = state["model.embed_tokens.weight"].shape
         slots, width = state["model.cls_embedding.uncond_embedding"].shape

@@ -13,16 +13,13 @@ from support.script import run_script
 
 
 def page_example(*, prompt: str, seed: int = 0, method: str = "adt", folder: str = "") -> None:
-    """Write `example.json` and `example.png`, by the included model on a CPU.
+    """Write `example.json` and `example.png`, on which both methods agree, by the included model.
 
     Args:
         prompt: what the image shows.
         seed: of the image.
         method: the fast method.
         folder: where to write; the page's own by default.
-
-    Raises:
-        ValueError: both methods do not generate the same image, so it is no example.
     """
     pipe = Pipeline.from_pretrained("tiny", method=method, device="cpu", progress_bar=False)
     usual = pipe.settings.sampling

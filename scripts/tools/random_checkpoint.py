@@ -24,8 +24,7 @@ from configs.fields import refuse
 from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.codecs.codebook import table_path
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec
@@ -83,10 +82,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor]) -> None:
-    """Write config.json and random bf16 weights, in shards of 0.5 GB.
-
-    shapes: weights by public key on the meta device, which take no memory.
-    """
+    """Write config.json and random bf16 weights; shapes: by public key, on the meta device."""
     folder.mkdir(parents=True, exist_ok=True)
     # Shards are planned by bytes, and the shapes are in fp32.
     sized = {key: shape.bfloat16() for key, shape in shapes.items()}

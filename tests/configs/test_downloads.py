@@ -12,11 +12,9 @@ from drafters.training.shards import read_shard
 from eval.metrics.base import Unavailable
 from eval.metrics.weights import read_state
 from models.codecs.codebook import load_table
-from models.codecs.vqgan_config import read_config
-from models.files.tensors import load_pickled
-from models.files.tiktoken import read_ranks
-from models.files.tokenizer_file import load_tokenizer
-from models.files.weights import read_header
+from models.codecs.vqgan import read_config
+from models.files.tokenizer_file import load_tokenizer, read_ranks
+from models.files.weights import load_pickled, read_header
 from support.json_files import read_lines, read_object
 from support.training_state import load_state
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from tiny_runs import assert_resumes, seconds_per_call, write_split
 
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan
 from scenes.painting import render_scene
 from scenes.scene import sample_scene

@@ -21,7 +21,7 @@ from eval.metrics.intervals import Estimate
 from eval.metrics.networks import AttributeNetwork
 from eval.report.evaluate import compute_scores, evaluate, with_prices
 from eval.report.run import read_run, read_runs
-from scenes.pictures import rendered_scenes
+from scenes.painting import rendered_scenes
 
 COUNT = 24
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, llamagen_name, llamagen_vq, to_public
 
 CPU = torch.device("cpu")

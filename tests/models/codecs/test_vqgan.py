@@ -9,8 +9,7 @@ from safetensors.torch import load_file
 from transformers.models.chameleon.configuration_chameleon import ChameleonVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig, read_config, write_config
+from models.codecs.vqgan import ImageTokenizer, VqganConfig, read_config, write_config
 from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan, to_taming
 
 SMALL = VqganConfig(

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import main
 from models.base import TargetOptions
-from models.codecs.vqgan_config import VqganConfig, json_config
+from models.codecs.vqgan import VqganConfig, json_config
 from models.files.chameleon_parts import find_tokenizer
 from models.registry import load_target
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.files.tiktoken import read_ranks, tokenizer_of
-from models.files.tokenizer_file import row_ids
+from models.files.tokenizer_file import read_ranks, row_ids, tokenizer_of
 from models.targets.emu3 import _WORD
 
 MERGED = [b"th", b"he", b"the", b" th", b" the", b"in", b"ing", "ä".encode(), b"er", "rä".encode(),

@@ -6,7 +6,7 @@ from small_emu3_5 import FIRST, public_entries
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from configs.schema import SamplingSettings
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import VqganConfig
 from models.codecs.vqgan_files import build_vqmodel
 from models.fused import can_fuse
 from models.registry import FAMILIES

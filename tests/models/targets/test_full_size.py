@@ -17,7 +17,7 @@ from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from drafters.loading import drafter_network
 from models.base import ImageRope
-from models.codecs.vqgan_config import VqganConfig, write_config
+from models.codecs.vqgan import VqganConfig, write_config
 from models.codecs.vqgan_files import build_vqmodel, to_taming
 from models.files.network import public_state
 from models.targets.chameleon import Chameleon

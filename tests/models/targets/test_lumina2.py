@@ -9,11 +9,11 @@ from small_lumina2 import CODEC, LUMINA2, SPECIAL, write_lumina2
 
 from configs.schema import SamplingSettings
 from models.base import ImageGrid
-from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan import VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, movqgan_files
 from models.registry import FAMILIES
 from models.target import TargetModel
-from models.targets.lumina_mgpt import FIRST_CODE
+from models.targets.chameleon import FIRST_CODE
 from models.targets.prompts import room_for_prompts
 from runs.session import open_session
 
