@@ -14,8 +14,10 @@
 
 // WIDEN: the processor multiplies numbers of fp32 faster than pairs of bf16.
 #if defined(__AVX512BF16__) && !defined(WIDEN)
-#define PAIRS
+#define PAIRS 1
 #include <immintrin.h>
+#else
+#define PAIRS 0
 #endif
 
 namespace {
@@ -44,13 +46,8 @@ inline int64_t width_of(int64_t first, int64_t panel_count) {
   return panel_count - first < TOGETHER ? panel_count - first : TOGETHER;
 }
 
-#ifdef PAIRS
 template <typename S>
-constexpr int64_t PAIRED = sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
-#else
-template <typename S>
-constexpr int64_t PAIRED = 1;
-#endif
+constexpr int64_t PAIRED = PAIRS && sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
 
 template <typename S, typename T, typename W>
 void pack(int64_t outputs, int64_t depth, const W* weight, W* panels) {
@@ -96,7 +93,7 @@ inline void multiply(int64_t depth, int64_t width, const T* x, const W* panel,
   }
 }
 
-#ifdef PAIRS
+#if PAIRS
 template <typename T, int PANELS, int MANY>
 inline void multiply(int64_t depth, int64_t width, const bfloat16* x, const bfloat16* panel,
                      Vec<T> (&sums)[PANELS][MANY][2]) {
@@ -126,7 +123,7 @@ inline const S* readable(const S* x, int64_t) {
   return x;
 }
 
-#ifndef PAIRS
+#if !PAIRS
 inline const float* readable(const bfloat16* x, int64_t count) {
   static thread_local std::vector<float> wide;
   wide.resize((count + WIDE<float> - 1) / WIDE<float> * WIDE<float>);
