@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from torch import Tensor
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from configs.schema import RunSettings
@@ -65,6 +66,11 @@ def open_glm_image(settings: RunSettings) -> Session:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(glm_image, "_PREVIEW", 3)
         return open_session(settings)
+
+
+def codes_of(pixels: Tensor) -> Tensor:
+    """Pixels (..., 3), uint8 -> codes (...), of a picture with a pixel per token."""
+    return 256 * pixels[..., 0].long() + pixels[..., 1].long()
 
 
 def write_painter(root: Path) -> None:

@@ -206,8 +206,3 @@ class TokenPicture:
 def last_grid(codes: Tensor, size: tuple[int, int]) -> Tensor:
     """Codes (..., tokens) -> those of the last grid (..., rows, columns)."""
     return codes[..., -size[0] * size[1] :].unflatten(-1, size)
-
-
-def codes_of(pixels: Tensor) -> Tensor:
-    """Pixels (..., 3), uint8 -> codes (...)."""
-    return 256 * pixels[..., 0].long() + pixels[..., 1].long()

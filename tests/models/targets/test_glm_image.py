@@ -14,7 +14,7 @@ from fakes import finished
 from families import PLAIN, PROMPTS, decoded, extracted
 from PIL import Image
 from small import small_settings
-from small_glm_image import CODES, write_glm_image, write_painter
+from small_glm_image import CODES, codes_of, write_glm_image, write_painter
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
@@ -36,7 +36,7 @@ from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid, TargetOptions
-from models.codecs.glm_codec import codes_of, vision_network
+from models.codecs.glm_codec import vision_network
 from models.target import TargetModel
 from models.targets import glm_image
 from models.targets.glm_image import GlmImage
