@@ -106,9 +106,8 @@ class VqganFiles:
             raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
         with torch.device("meta"):
             model = build_vqmodel(config)
-        name_of = (
-            llamagen_name if self.llamagen else partial(taming_name, levels=len(config.ch_mult))
-        )
+        levels = len(config.ch_mult)
+        name_of = llamagen_name if self.llamagen else partial(taming_name, levels=levels)
         keys = {prefix + name_of(name): Slot(name) for name in model.state_dict()}
         training = tuple(prefix + name for name in ("loss.", "ema_", "quantize.codebook_used"))
         renames = LLAMAGEN_RENAMES if self.llamagen else ()
