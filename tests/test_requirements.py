@@ -1,11 +1,7 @@
-"""requirements.txt and pyproject.toml name every package that is imported, and constraints.txt a
-version of each that fits; the core needs no extra; an editable install works from any folder.
-"""
+"""What is imported is required, in versions that fit; the core needs no extra; installing."""
 
 import ast
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from functools import cache
@@ -16,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from program import FOLDERS
+from ran import ran
 
 from configs.schema import ROOT
 from support.extras import EXTRAS, missing_extra
@@ -26,18 +23,15 @@ LOADER = "library"  # eval.metrics.weights.library(module, package) imports by n
 
 
 def read_requirements() -> list[Requirement]:
-    """The lines of requirements.txt."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines]
 
 
 def read_project() -> dict:
-    """[project] of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def read_extras() -> dict[str, list[str]]:
-    """The extras of pyproject.toml, by name."""
     return read_project()["optional-dependencies"]
 
 
@@ -48,7 +42,6 @@ def read_tools() -> list[Requirement]:
 
 
 def read_constraints() -> dict[str, str]:
-    """Versions by package."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split("==") for line in lines if not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in pairs}
@@ -156,11 +149,7 @@ sys.exit(main.main(["evaluate", "--output_dir=run"]))
 def test_the_core_needs_no_extra_and_says_which_a_command_needs(checkpoint, tmp_path) -> None:
     modules = sorted(module for modules in EXTRAS.values() for module in modules)
     code = _WITHOUT_EXTRAS.format(modules=modules) + _DRAW.format(folder=str(checkpoint))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = ran([sys.executable, "-c", code], tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 1 and done.stdout.startswith("1 1\n"), done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].endswith("pip install -e '.[eval]' in the checkout")
@@ -173,23 +162,16 @@ def test_an_editable_install_finds_the_shipped_model_from_any_folder(tmp_path) -
     for path in ROOT.iterdir():  # pip writes next to pyproject.toml
         if not path.name.startswith(".") and path.suffix != ".egg-info":
             (project / path.name).symlink_to(path)
-    venv = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"]
-    subprocess.run(venv, check=True, timeout=120)
+    ran([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
     binary = tmp_path / "venv/bin"
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     here = Path(pytest.__file__).parents[1]
     (packages / "all_else.pth").write_text(f"{here}\n")
     words = ["install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-e", str(project)]
-    quiet = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     pip = [sys.executable, "-m", "pip", "--python", binary / "python"]
-    subprocess.run([*pip, *words], check=True, timeout=300, env=quiet)
+    done = ran([*pip, *words], PIP_DISABLE_PIP_VERSION_CHECK="1")
+    assert done.returncode == 0, done.stderr
     code = "from adt_tree.sources import source_values as s; import main; print(s('tiny', {}))"
-    done = subprocess.run(
-        [binary / "python", "-c", code], cwd=home, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "{'model': 'tiny'}\n"
-    done = subprocess.run(
-        [binary / "adt-tree", "generate_images", "--sede=3"],
-        cwd=home, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    assert ran([binary / "python", "-c", code], home).stdout == "{'model': 'tiny'}\n"
+    done = ran([binary / "adt-tree", "generate_images", "--sede=3"], home)
     assert done.returncode == 2 and done.stderr.startswith("error: --sede: unknown flag")

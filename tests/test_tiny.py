@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from browser import ALL
+from fakes import finished
 
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
@@ -19,6 +20,7 @@ from scenes.captions import caption
 from scenes.scene import sample_scene
 
 TINY = ROOT / "ckpts" / "tiny"
+Images = dict[str, list[FinishedImage]]
 INDICES = range(300, 308 if ALL else 303)  # test scenes
 
 
@@ -30,14 +32,12 @@ def session() -> Session:
 
 def decode(session: Session, method: MethodSettings, prompts: list[str]) -> list[FinishedImage]:
     jobs = [Job(str(i), prompt, image_seed(0, prompt)) for i, prompt in enumerate(prompts)]
-    images = [
-        image for step in session.open_engine(method).generate(jobs) for image in step.finished
-    ]
-    return sorted(images, key=lambda image: int(image.job.id))
+    images = finished(session.open_engine(method), jobs)
+    return [images[job.id] for job in jobs]
 
 
 @pytest.fixture(scope="module")
-def images(session: Session) -> dict[str, list[FinishedImage]]:
+def images(session: Session) -> Images:
     prompts = [caption(sample_scene("test", index), index) for index in INDICES]
     methods = {
         "ar": MethodSettings(method="ar"),
@@ -56,25 +56,20 @@ def test_other_loaders_read_the_drafter() -> None:
     assert config["attention_dropout"] == 0.0
 
 
-def test_drafting_changes_no_token(
-    session: Session, images: dict[str, list[FinishedImage]]
-) -> None:
+def test_drafting_changes_no_token(session: Session, images: Images) -> None:
     distribution = session.open_engine().distribution
     for name in ("coupled", "topk"):
         assert not compare(session.target, distribution, images["ar"], images[name]).wrong
 
 
-def test_drafts_are_accepted_and_the_noise_helps(images: dict[str, list[FinishedImage]]) -> None:
+def test_drafts_are_accepted_and_the_noise_helps(images: Images) -> None:
     tau = {name: np.mean([image.tau for image in found]) for name, found in images.items()}
     assert tau["ar"] == 1 and tau["topk"] > 1.15 and tau["coupled"] > tau["topk"] + 0.3
 
 
-def test_backgrounds_are_what_the_prompts_say(
-    session: Session, images: dict[str, list[FinishedImage]]
-) -> None:
+def test_backgrounds_are_what_the_prompts_say(session: Session, images: Images) -> None:
     pixels = session.target.to_image(torch.stack([image.codes for image in images["ar"]]))
     scenes = [sample_scene("test", index).attributes() for index in INDICES]
-    found = prompt_accuracy(
-        pixels.numpy(), scenes, AttributeClassifier.load(TINY / "attributes.safetensors")
-    )
+    classifier = AttributeClassifier.load(TINY / "attributes.safetensors")
+    found = prompt_accuracy(pixels.numpy(), scenes, classifier)
     assert found["background"] >= 0.5, found

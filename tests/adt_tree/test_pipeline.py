@@ -22,26 +22,31 @@ from support.json_files import read_lines
 PROMPTS = ["a cat", "two cats", "a cat"]
 
 
+OPTIONS = {"torch_dtype": torch.float64, "device": "cpu", "progress_bar": False}
+
+
 @pytest.fixture(scope="module")
 def pipe(checkpoint: Path) -> Pipeline:
-    """ADT-Tree in fp64."""
-    return Pipeline.from_pretrained(
-        checkpoint, torch_dtype=torch.float64, device="cpu", progress_bar=False
-    )
+    return Pipeline.from_pretrained(checkpoint, **OPTIONS)
 
 
 def digest(codes: Tensor) -> str:
     return sha256(codes.numpy().astype("<i4").tobytes()).hexdigest()
 
 
+def generated(checkpoint: Path, folder: Path, *words: str) -> list[dict]:
+    """The records of images that the command makes in a folder, in order."""
+    flags = [f"--model_path={checkpoint}", "--dtype=fp64", "--device=cpu", f"--output_dir={folder}"]
+    assert main.main(["generate_images", *flags, *words]) == 0
+    return sorted(read_lines(folder / "records.jsonl"), key=lambda line: line["id"])
+
+
 @pytest.mark.parametrize("method", ["ar", "adt", "jacobi"])
 def test_tokens_and_pictures_are_those_of_the_command_line(checkpoint, pipe, tmp_path, method):
     (tmp_path / "p.txt").write_text("\n".join(PROMPTS))
-    words = [f"--model_path={checkpoint}", "--dtype=fp64", f"--method={method}", "--seed=7"]
-    words += ["--temperature=0.9", "--top_k=9", "--cfg=2", f"--output_dir={tmp_path / 'run'}"]
-    words += [f"--prompt={tmp_path / 'p.txt'}", "--samples_per_prompt=2", "--device=cpu"]
-    assert main.main(["generate_images", *words]) == 0
-    lines = sorted(read_lines(tmp_path / "run/records.jsonl"), key=lambda line: line["id"])
+    words = [f"--method={method}", "--seed=7", "--temperature=0.9", "--top_k=9", "--cfg=2"]
+    words += [f"--prompt={tmp_path / 'p.txt'}", "--samples_per_prompt=2"]
+    lines = generated(checkpoint, tmp_path, *words)
     own = Pipeline.from_pipe(pipe, method=method, top_k=9)
     out = own(PROMPTS, num_images=2, seed=7, temperature=0.9, guidance_scale=2)
     assert [digest(codes) for codes in out.tokens] == [line["tokens_sha256"] for line in lines]
@@ -49,14 +54,12 @@ def test_tokens_and_pictures_are_those_of_the_command_line(checkpoint, pipe, tmp
     keys = ("prompt", "seed", "target_forwards", "tau")
     assert found == [tuple(line[key] for key in keys) for line in lines]
     for line, image in zip(lines, out.images, strict=True):
-        with Image.open(tmp_path / f"run/img/{line['id']}.png") as saved:
+        with Image.open(tmp_path / f"img/{line['id']}.png") as saved:
             assert np.array_equal(np.asarray(saved), np.asarray(image))
 
 
 def test_the_images_of_one_text_are_those_of_the_command_line(checkpoint, pipe, tmp_path):
-    words = [f"--model_path={checkpoint}", "--dtype=fp64", "--device=cpu", "--prompt=a cat"]
-    assert main.main(["generate_images", *words, "--num_images=3", f"--output_dir={tmp_path}"]) == 0
-    lines = sorted(read_lines(tmp_path / "records.jsonl"), key=lambda line: line["id"])
+    lines = generated(checkpoint, tmp_path, "--prompt=a cat", "--num_images=3")
     out = pipe("a cat", num_images=3, output_type="tokens")
     assert [digest(codes) for codes in out.tokens] == [line["tokens_sha256"] for line in lines]
     assert out.images == []
@@ -86,12 +89,8 @@ def test_a_stream_is_the_call_round_by_round(pipe):
     assert torch.equal(steps[-1].tokens, out.tokens[0])
     assert np.array_equal(np.asarray(steps[-1].image), np.asarray(out.images[0]))
     assert [step.finished for step in steps] == [False] * (len(steps) - 1) + [True]
-    stats = out.stats[0]
-    assert (steps[-1].forwards, steps[-1].accepted_length) == (
-        stats.forwards,
-        stats.accepted_length,
-    )
-    position = 1
+    last, stats, position = steps[-1], out.stats[0], 1
+    assert last.forwards == stats.forwards and last.accepted_length == stats.accepted_length
     for number, step in enumerate(steps):
         assert (step.round, step.position, step.total) == (number, position, 16)
         position += step.accepted + 1
@@ -206,9 +205,7 @@ def test_the_bar_can_be_switched_off(checkpoint, pipe, capsys):
 
 
 def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
-    own = Pipeline.from_pretrained(
-        checkpoint, method="ar", torch_dtype="fp64", device="cpu", progress_bar=False
-    )
+    own = Pipeline.from_pretrained(checkpoint, method="ar", **OPTIONS)
     found = own.compare(PROMPTS, ["adt:nodes=3", "jacobi"], seed=4)
     assert [row["method"] for row in found.rows] == ["ar", "adt", "jacobi"]
     assert [row["identical"] for row in found.rows] == [3, 3, 3] and found.rows[1]["nodes"] == 3
@@ -227,10 +224,7 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
         ({"nodes": 0}, "nodes: expected a whole number from 1 to 1024, got 0"),
         ({"method": "ar", "nodes": 3}, "nodes: 3 works only with method"),
         ({"guidance_scale": 0}, "guidance_scale: expected 1 for no guidance.*got 0.0"),
-        (
-            {"guidance_scale": 2.0, "cfg": 2.0},
-            "cfg: expected one name of a setting, got it together with guidance_scale",
-        ),
+        ({"guidance_scale": 2.0, "cfg": 2.0}, "cfg: .*got it together with guidance_scale"),
         ({"seed": 1}, "unexpected argument 'seed'. Give it to a call"),
         ({"torch_dtype": torch.float16}, "torch_dtype: expected fp32.*got 'float16'"),
         ({"device": "tpu"}, "device: .*got 'tpu'"),
@@ -254,10 +248,7 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
         ({"prompt": ["a cat", "word " * 300]}, "number 2 of 2: .*got the prompt has 150"),
         ({"num_images": 0}, "num_images: .*got 0"),
         ({"seed": -1}, "seed: .*got -1"),
-        (
-            {"temprature": 3},
-            r"a call got an unexpected argument 'temprature'. Did you mean temperature\?",
-        ),
+        ({"temprature": 3}, r"a call got an .*'temprature'. Did you mean temperature\?"),
         ({"generator": 3}, "unexpected argument 'generator'. Use seed=7"),
         ({"method": "ar"}, "unexpected argument 'method'. Give it to from_pretrained."),
         ({"output_type": "np"}, r"output_type: expected pil or tokens, got 'np'.*np.asarray\(out"),

@@ -29,9 +29,8 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
         else:
             allowed = method != "ar" or verifier == "exact"
         if allowed:
-            assert MethodSettings(method, proposal, verifier=verifier).lossless == (
-                verifier not in RELAXED
-            )
+            found = MethodSettings(method, proposal, verifier=verifier)
+            assert found.lossless == (verifier not in RELAXED)
             continue
         own = f"--method {method}" + (f" and --proposal {proposal}" if proposal else "")
         message = f"--verifier: expected exact.* with {own}, got '{verifier}'. {verifier} needs --"

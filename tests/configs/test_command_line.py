@@ -232,13 +232,6 @@ def test_the_tokenizer_of_a_hub_id_lies_where_a_folder_has_it(tmp_path, monkeypa
     assert RunSettings(**flags).tokenizer_path == str(tokenizer)
 
 
-def test_parts_lie_next_to_a_folder_without_a_path(tmp_path, monkeypatch):
-    (tmp_path / "LlamaGen-T2I").mkdir()
-    monkeypatch.chdir(tmp_path)
-    settings = RunSettings(prompt="a cat", model="llamagen", model_path="LlamaGen-T2I")
-    assert settings.text_encoder_path == str(tmp_path / "t5/flan-t5-xl")
-
-
 def test_a_checkpoint_without_a_drafter_is_decoded_by_jacobi(run, checkpoint, capsys, monkeypatch):
     assert run().method.method == "adt" and capsys.readouterr().err == ""
     monkeypatch.chdir(checkpoint.parent)

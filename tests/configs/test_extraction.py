@@ -79,10 +79,12 @@ def folder(tmp_path) -> Path:
     return empty_llamagen(tmp_path)
 
 
-def test_parts_lie_next_to_the_folder_unless_the_flags_say_where(folder) -> None:
-    settings = RunSettings(prompt="a cat", model="llamagen", model_path=str(folder))
-    assert settings.text_encoder_path == str(folder.parent / "t5" / "flan-t5-xl")
-    assert settings.vq_path == str(folder.parent / "vq_ds16_t2i.pt")
+def test_parts_lie_next_to_the_folder_unless_flags_say_where(folder, monkeypatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    for path in (str(folder), folder.name):
+        settings = RunSettings(prompt="a cat", model="llamagen", model_path=path)
+        assert settings.text_encoder_path == str(folder.parent / "t5" / "flan-t5-xl")
+        assert settings.vq_path == str(folder.parent / "vq_ds16_t2i.pt")
     assert set(settings.identity()) >= {"text_encoder_path", "vq_path"}
     hub = RunSettings(prompt="a cat", model="llamagen2", model_path="jadohu/LlamaGen-T2I-2")
     assert hub.vq_path == str(ROOT / "ckpts/llamagen/vq_ds16_t2i.pt")

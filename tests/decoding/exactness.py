@@ -173,7 +173,6 @@ def decode(cell: Cell, seeds: range) -> tuple[Tensor, Tensor, float]:
 
 
 def subset(noise: PositionalNoise, images: Tensor) -> PositionalNoise:
-    """The noise of some images."""
     some = PositionalNoise(noise.shape, 0)
     some.table, some.seeds = noise.table[images], [noise.seeds[i] for i in images.tolist()]
     return some

@@ -39,11 +39,8 @@ class Distributions(Unseeing):
         rows = torch.zeros_like(tree.tokens)
         rows[:, 0] = self.roots
         for depth in range(1, tree.height + 1):
-            rows = torch.where(
-                tree.depths == depth,
-                rows.gather(1, tree.parents) * self.vocab + 1 + tree.tokens,
-                rows,
-            )
+            below = rows.gather(1, tree.parents) * self.vocab + 1 + tree.tokens
+            rows = torch.where(tree.depths == depth, below, rows)
         return rows
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:

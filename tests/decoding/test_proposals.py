@@ -14,13 +14,7 @@ from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.proposals import PROPOSALS, Calibration
 from decoding.sampling import SamplingDistribution, choose
-from drafters.calibrations import (
-    FILE,
-    UNCALIBRATED,
-    Calibrations,
-    distribution_key,
-    fit_factor,
-)
+from drafters.calibrations import FILE, UNCALIBRATED, Calibrations, distribution_key, fit_factor
 from drafters.loading import LoadedDrafter
 from runs.methods import build_engine, calibration_of
 
@@ -164,18 +158,13 @@ def test_a_file_serves_its_distributions_and_proposals_only(tmp_path) -> None:
         ('{"a distribution": {"topk": [true]}}', r"topk: expected .*, got \[True\]"),
         ('{"a distribution": {"topk": 1}}', "a distribution, topk: expected .*, got 1"),
         ('{"a distribution": {"topk": [NaN]}}', "no JSON"),
+        (None, "cannot be read"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
-def test_a_damaged_file_is_named(tmp_path, text, fault) -> None:
-    (tmp_path / FILE).write_text(text)
+def test_a_damaged_file_or_a_folder_in_its_place_is_named(tmp_path, text, fault) -> None:
+    (tmp_path / FILE).mkdir() if text is None else (tmp_path / FILE).write_text(text)
     with pytest.raises(SettingsError, match=f"{FILE}: .*{fault}"):
-        Calibrations.read(tmp_path)
-
-
-def test_a_folder_in_the_place_of_the_file_is_named(tmp_path) -> None:
-    (tmp_path / FILE).mkdir()
-    with pytest.raises(SettingsError, match=f"{FILE}.*cannot be read"):
         Calibrations.read(tmp_path)
 
 

@@ -142,12 +142,8 @@ def paths_promise(rate: Rate) -> Tensor:
         for second in itertools.product(range(VOCAB), repeat=2):
             rows = [below(0, token) for token in first]
             chance = drawn * float(Q[rows[0], second[0]] * Q[rows[1], second[1]])
-            rates = [
-                rate(0, first[0], first[1]),
-                rate(0, first[1], first[0]),
-                rate(rows[0], second[0], second[1]),
-                rate(rows[1], second[1], second[0]),
-            ]
+            rates = [rate(0, *first), rate(0, *first[::-1])]
+            rates += [rate(rows[0], *second), rate(rows[1], *second[::-1])]
             accepts = [min(1.0, r) for r in rates]
             for hits in itertools.product((True, False), repeat=4):
                 weight = chance

@@ -110,11 +110,9 @@ def decode(build: Callable[[], Engine], mode: FakeTensorMode, rounds: int = 3) -
 
 @pytest.fixture
 def session(checkpoint, fake_gpu) -> Session:
-    method = MethodSettings(method="adt")
-    settings = {"model_path": str(checkpoint), "device": "cpu", "batch_size": 2}
-    return on_fake_gpu(
-        open_session(RunSettings(prompt="a cat", method=method, **settings)), fake_gpu
-    )
+    given = {"prompt": "a cat", "model_path": str(checkpoint), "device": "cpu", "batch_size": 2}
+    adt = MethodSettings(method="adt")
+    return on_fake_gpu(open_session(RunSettings(method=adt, **given)), fake_gpu)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.verifier}")

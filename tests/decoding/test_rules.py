@@ -50,11 +50,8 @@ RELAXED = {
         "static", proposal="sampled", verifier="path_relax", relaxed=PathSettings(delta=0.3)
     ),
 }
-OTHERS = {
-    "plain": MethodSettings("ar"),
-    "exact, drawn": MethodSettings("adt", proposal="sampled"),
-}
-METHODS = LOSSLESS | RELAXED | OTHERS
+METHODS = LOSSLESS | RELAXED | {"plain": MethodSettings("ar")}
+METHODS |= {"exact, drawn": MethodSettings("adt", proposal="sampled")}
 Made = Callable[[str, SamplingDistribution, int], dict[str, list[int]]]
 
 
@@ -91,7 +88,6 @@ def test_drawn_children_leave_the_exact_rule_exact(made) -> None:
 
 
 IDS = 8
-STATIC, CHAIN = StaticTree(rank_paths("root:3 0:2 1:1")), StaticTree(rank_paths("root:1 0:1"))
 
 
 def test_an_empty_residual_is_an_error() -> None:

@@ -52,12 +52,10 @@ class Block:
 
 
 def read(page: str) -> str:
-    """Return a page's text."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def blocks(page: str) -> list[Block]:
-    """Return a page's code blocks in order."""
     found = []
     for comments, language, text in _BLOCK.findall(read(page)):
         marks = tuple(_COMMENT.findall(comments))
@@ -67,7 +65,6 @@ def blocks(page: str) -> list[Block]:
 
 
 def prose(page: str) -> str:
-    """Return a page's text without its code blocks."""
     return _BLOCK.sub("", read(page))
 
 
@@ -85,9 +82,5 @@ def anchors(page: Path) -> set[str]:
 def links(page: str) -> list[str]:
     """Return the targets of a page's links and pictures, those to other hosts left out."""
     text = re.sub(r"`[^`\n]*`", "", prose(page))
-    return [
-        target
-        for target in re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", text)
-        for target in target
-        if target and not re.match(r"[a-z]+:", target)
-    ]
+    pairs = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", text)
+    return [one or other for one, other in pairs if not re.match("[a-z]+:", one or other)]

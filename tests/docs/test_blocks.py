@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from browser import ALL
 from markdown_pages import PAGES, Block, blocks
 from program import FOLDERS
+from ran import ran
 
 from configs.targets import ROOT
 
@@ -32,7 +32,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     here = os.path.dirname(sys.executable)
     own = {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     own |= {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
-    return {**os.environ, **own, "MPLBACKEND": "Agg"}
+    return own | {"MPLBACKEND": "Agg"}
 
 
 @pytest.fixture
@@ -72,7 +72,6 @@ def _kind(block: Block) -> tuple[str, bool]:
 
 
 def _write(block: Block, checkout: Path) -> None:
-    """Write a new file, or add to the end of one."""
     if (name := block.mark("file")) is not None:
         assert not (checkout / name).exists(), f"{name} exists already"
         (checkout / name).parent.mkdir(exist_ok=True)
@@ -86,9 +85,7 @@ def _run(language: str, text: str, checkout: Path, environment: dict[str, str]) 
     program = checkout / f"block.{language}"
     program.write_text(text, encoding="utf-8")
     command = ["bash", "-euo", "pipefail"] if language == "bash" else [sys.executable]
-    done = subprocess.run(
-        [*command, str(program)], cwd=checkout, env=environment, capture_output=True, text=True
-    )
+    done = ran([*command, program], checkout, **environment)
     assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 

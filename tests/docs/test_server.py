@@ -3,9 +3,7 @@
 import base64
 import io
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from browser import only_in_all, serving
 from markdown_pages import blocks
 from PIL import Image, ImageChops
+from ran import ran
 
 from adt_tree import Pipeline
 
@@ -23,7 +22,6 @@ EXAMPLES = [block for block in blocks("docs/generating.md") if f"{USUAL}/v1" in 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
-    """Where the included model's server listens."""
     with serving(tmp_path_factory.mktemp("server")) as (own, process):
         yield own
         process.send_signal(signal.SIGINT)
@@ -34,10 +32,7 @@ def address(tmp_path_factory) -> Iterator[str]:
 @pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.language)
 def test_an_example_runs(block, address: str, tmp_path: Path) -> None:
     program = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euc"]
-    done = subprocess.run(
-        [*program, block.text.replace(USUAL, address)],
-        cwd=tmp_path, env=os.environ, capture_output=True, text=True,
-    )  # fmt: skip
+    done = ran([*program, block.text.replace(USUAL, address)], tmp_path)
     assert done.returncode == 0, done.stderr
     if block.language == "python":
         file = (tmp_path / "red.png").read_bytes()

@@ -17,6 +17,7 @@ from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, Roun
 from decoding.row_ends import end_depths, with_row_ends
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
+from drafters.block import BlockHead
 from drafters.eagle import EagleDrafter
 from models.base import Context, ImageGrid, PromptRows
 from runs.session import Session
@@ -33,6 +34,15 @@ def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
     weight.data.copy_(torch.randn(weight.shape, generator=generator) * 0.05)
     head.requires_grad_(False)
     return replace(session, drafter=replace(session.drafter, network=head))
+
+
+def block_head(session: Session) -> BlockHead:
+    """A block head whose own weights are not 0."""
+    head, generator = BlockHead.of(session.drafter.network), torch.Generator().manual_seed(0)
+    for module, scale in ((head.recalled, 0.1), (head.steps, 0.3), (head.gate, 0.2)):
+        noise = torch.randn(module.weight.shape, generator=generator, dtype=torch.float64)
+        module.weight.data = scale * noise
+    return head
 
 
 class Image:
@@ -106,7 +116,6 @@ class Known:
         return list(self.hidden[:, : self.prompt.ids.shape[1] + self.grid.slots(count)])
 
     def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """As of `Image`."""
         first, last = self.grid.slots(start - 1), self.grid.slots(stop - 1)
         length, sequence = self.prompt.ids.shape[1], with_row_ends(self.codes, self.grid)
         return self.hidden[:, length + first : length + last], sequence[first + 1 : last + 1]

@@ -17,10 +17,7 @@ from models.base import ImageGrid, ImageVocab
 def verdict_of(
     paths: list[list[int]], nodes: int, tree: DraftTree | None = None, bonus: tuple[int, ...] = ()
 ) -> Verdict:
-    """The accepted paths, from the root on; other entries are rubbish. nodes: with the root.
-
-    bonus: of every image, after the tokens of its path.
-    """
+    """The accepted paths, from the root on; nodes: with the root; bonus: token of every image."""
     padded = torch.tensor([path + [nodes - 1] * (nodes - len(path)) for path in paths])
     accepted = torch.tensor([len(path) - 1 for path in paths])
     emitted = padded
@@ -66,13 +63,9 @@ def rounds_of(
     embedding: Tensor | None = None,
 ) -> Rounds:
     """The rounds of a new drafter on images of 4 x 5 tokens."""
-    target = SimpleNamespace(
-        grid=ImageGrid(4, 5),
-        vocab=vocab,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        embedding=lambda: embedding,
-    )
+    numbers = {"device": torch.device("cpu"), "dtype": torch.float64}
+    parts = {"grid": ImageGrid(4, 5), "vocab": vocab, "embedding": lambda: embedding}
+    target = SimpleNamespace(**numbers, **parts)
     drafter = kind(target, guess, largest)
     drafter.open(images, 100, None)
     return Rounds(drafter, [1] * images)

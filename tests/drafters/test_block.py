@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from direct import Image, session_reading
-from fakes import result_of, round_of, tree_of
+from direct import Image, block_head, session_reading
+from fakes import finished, result_of, round_of, tree_of
 from memory import verdict_of
 from torch import Tensor
 
@@ -42,15 +42,6 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=GENERATOR, dtype=torch.float64)
 
 
-def trained(session: Session) -> BlockHead:
-    """A block head whose own weights are not 0."""
-    head = BlockHead.of(session.drafter.network)
-    head.recalled.weight.data = 0.1 * random(*head.recalled.weight.shape)
-    head.steps.weight.data = 0.3 * random(*head.steps.weight.shape)
-    head.gate.weight.data = 0.2 * random(*head.gate.weight.shape)
-    return head
-
-
 def test_nodes_are_recalled_by_similarity() -> None:
     directions = torch.nn.functional.normalize(random(6, 5), dim=-1)
     positions = torch.tensor([[4, 5, 5, -1]])
@@ -84,10 +75,8 @@ def test_an_untrained_head_mixes_what_the_eagle_head_predicts(session) -> None:
 def by_definition(
     session: Session, head: BlockHead, image: Image, window: Window, shape: torch.Size
 ) -> Tensor:
-    """Predicted hidden states (guidance, steps x candidates, hidden) of one image's window.
-
-    After every candidate behind the best ones before it: a causal pass over each row's unpadded
-    sequence, for the candidates of a step at once.
+    """Hidden states (guidance, steps x candidates, hidden) that a causal pass over each row's
+    unpadded sequence predicts after every candidate behind the best ones before it.
     """
     first, predicted, decided = session.target.vocab.first_id, [], len(image.codes)
 
@@ -120,7 +109,7 @@ class Reading(BlockDrafter):
 def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatch) -> None:
     """Images of different prompts, that decide different numbers of codes in a round."""
     monkeypatch.setattr("runs.methods.BlockDrafter", Reading)
-    head, checked = trained(session), []
+    head, checked = block_head(session), []
     method = MethodSettings(method="block", depth=3, width=2, nodes=6, window=3)
     distribution = SamplingDistribution(cfg=guidance)
     engine = build_engine(session.target, LoadedDrafter(head), distribution, method, 2)
@@ -140,13 +129,11 @@ def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatc
             checked.append(count)
 
     engine.watcher = watch
-    for _ in engine.generate([Job("0", "a cat", 3), Job("1", "three small dogs", 4)]):
-        pass
+    finished(engine, [Job("0", "a cat", 3), Job("1", "three small dogs", 4)])
     assert len({*checked}) > 4
 
 
 def round_at(decided: int) -> Round:
-    """A round of one image."""
     return round_of([TREE], [decided])
 
 
@@ -211,9 +198,7 @@ def test_a_state_above_is_that_of_the_row_above(session) -> None:
 
 
 @pytest.mark.parametrize(("proposal", "coupled"), [("coupled", True), ("sampled", False)])
-def test_drafts_that_are_sampled_do_not_depend_on_the_targets_noise(
-    proposal, coupled, session
-) -> None:
+def test_sampled_drafts_do_not_depend_on_the_targets_noise(proposal, coupled, session) -> None:
     method = MethodSettings(method="block", proposal=proposal, depth=2, width=2, nodes=4, window=2)
     codes = []
     for seed in (3, 4):
@@ -230,15 +215,12 @@ def test_drafts_that_are_sampled_do_not_depend_on_the_targets_noise(
 
 
 @pytest.mark.parametrize("name", ["eagle2", "eagle_recall"])
-def test_methods_that_draft_level_by_level_read_a_block_head_as_an_eagle_head(
-    session, name
-) -> None:
+def test_methods_that_draft_by_levels_read_a_block_head_as_an_eagle_head(session, name) -> None:
     """What a block head has in addition is for windows."""
     method = MethodSettings(method=name, depth=3, width=2, nodes=5)
     taus = []
-    for network in (session.drafter.network, trained(session)):
-        engine = build_engine(
-            session.target, LoadedDrafter(network), SamplingDistribution(), method, 1
-        )
-        taus += [f.tau for step in engine.generate([Job("0", "a cat", 3)]) for f in step.finished]
+    for network in (session.drafter.network, block_head(session)):
+        parts = session.target, LoadedDrafter(network), SamplingDistribution()
+        images = finished(build_engine(*parts, method, 1), [Job("0", "a cat", 3)])
+        taus.append(images["0"].tau)
     assert taus[0] == taus[1] > 1

@@ -31,11 +31,10 @@ def two_images(
     return [Image(session, distribution, *pair) for pair in zip(texts, rows, strict=True)]
 
 
-@pytest.mark.parametrize(
-    "distribution",
-    [PLAIN, SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)],
-    ids=str,
-)
+DISTRIBUTIONS = [PLAIN, SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)]
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_root_distribution_round_after_round(distribution, session) -> None:
     """Two images whose rounds decide different numbers of codes."""
     images = two_images(session, distribution)

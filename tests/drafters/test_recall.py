@@ -84,10 +84,7 @@ def test_absent_nodes_are_not_recalled() -> None:
 
 
 def test_nodes_below_the_root_recall_by_their_own_path() -> None:
-    """A round that accepts nothing leaves the deeper nodes of its tree at the next one's positions.
-
-    The target chose 5, which nobody drafted.
-    """
+    """A round that accepts nothing (the target chose 5) leaves deeper nodes to the next one."""
     rounds = observed(path=(0,), bonus=5)
     found, round = rounds.drafter, rounds.round()
     log_q = found.expand(growing([5]), ROOT, round).log_q

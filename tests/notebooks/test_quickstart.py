@@ -16,15 +16,12 @@ _SPEC.loader.exec_module(execute)
 
 def shown(notebook: nbformat.NotebookNode) -> list[set[str]]:
     """The kinds of output of every code cell, such as image/png."""
-    return [
-        {kind for output in cell.outputs for kind in output.get("data", {output.output_type: ""})}
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    ]
+    code = (cell.outputs for cell in notebook.cells if cell.cell_type == "code")
+    kinds = ([one.get("data", {one.output_type: ""}) for one in outputs] for outputs in code)
+    return [set().union(*found) for found in kinds]
 
 
 def printed(notebook: nbformat.NotebookNode) -> str:
-    """All that the cells print."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     return "".join(output.get("text", "") for output in outputs)
 

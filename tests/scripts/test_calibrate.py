@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fakes import finished
 from small import write_checkpoint
 
 from configs.fields import SettingsError
@@ -27,13 +28,10 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -> None:
     chain = MethodSettings(method="eagle2", depth=depth, width=1, nodes=depth)
-    session = open_session(
-        RunSettings(prompt="a", model_path=str(folder / "model"), dtype="fp64", method=chain)
-    )
+    given = {"prompt": "a", "model_path": str(folder / "model"), "dtype": "fp64"}
+    session = open_session(RunSettings(**given, method=chain))
     engine = session.open_engine()
-    (image,) = [
-        image for step in engine.generate([Job("0", "a red dot", 5)]) for image in step.finished
-    ]
+    image = finished(engine, [Job("0", "a red dot", 5)])["0"]
     hits = {}  # number of the token, depth at which it is drafted -> whether it is drafted right
     for level, log_q in enumerate(distributions_of(session, engine.distribution, image, depth)):
         drafted = (log_q + noise_of(image, log_q)[level:]).argmax(-1)

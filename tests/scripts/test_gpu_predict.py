@@ -25,12 +25,9 @@ from scripts.tools.random_checkpoint import write
 
 def opened(folder: Path, scale: int) -> Session:
     write(output=str(folder), scale=scale, layers=2)
-    return open_session(
-        EngineSettings(
-            model="anole", model_path=str(folder), dtype="bf16", device="cpu", compile="off",
-            method=MethodSettings("eagle2"),
-        )
-    )  # fmt: skip
+    options = {"model": "anole", "dtype": "bf16", "device": "cpu", "compile": "off"}
+    eagle2 = MethodSettings("eagle2")
+    return open_session(EngineSettings(model_path=str(folder), method=eagle2, **options))
 
 
 @pytest.fixture(scope="module")
@@ -76,19 +73,13 @@ def runs_of(session: Session) -> list:
 def test_compiled_rounds_have_the_same_products_and_fewer_kernels(models) -> None:
     session, scale = models[0]
     runs = runs_of(session)
-    plain, compiled = (
-        count_rounds(session, scale, MethodSettings("ar"), 1, compiles)
-        for compiles in (False, True)
-    )
-    products = [
-        [(work.kind, work.kernels, work.bytes) for work in round if work.kind != "small"]
-        for round in (plain, compiled)
-    ]
+    products, kernels = [], []
+    for compiles in (False, True):
+        work = count_rounds(session, scale, MethodSettings("ar"), 1, compiles)
+        products.append([(w.kind, w.kernels, w.bytes) for w in work if w.kind != "small"])
+        kernels.append(sum(each.kernels for each in work))
     assert products[0] == products[1]
-    layers = session.target.spec.layers
-    assert (
-        sum(work.kernels for work in compiled) <= sum(work.kernels for work in plain) - 4 * layers
-    )
+    assert kernels[1] <= kernels[0] - 4 * session.target.spec.layers
     assert runs == runs_of(session), "what was compiled to be counted stays so"
 
 

@@ -56,24 +56,18 @@ def commands(words: str, folder: Path, given: dict[str, str]) -> list[list[str]]
 
 
 def start(words: str, given: dict[str, str]) -> CompletedProcess[str]:
-    """Run `run.sh` or another script of scripts/paper to its end."""
     script, *arguments = shlex.split(words)
     return ran(["bash", ROOT / "scripts" / "paper" / script, *arguments], **given)
 
 
 @pytest.fixture(scope="module")
 def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
-    """A small checkpoint for every recipe."""
-    stages = {
-        name: write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side))
-        for name, side in SIDES.items()
-    }
-    others = {
-        name: SMALL[name].write(tmp_path_factory.mktemp(name))
-        for name in ("janus_pro", "emu3", "emu3_5", "glm_image", "liquid", "lumina_mgpt2")
-    }
-    chameleons = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
-    return chameleons | others | stages
+    written = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
+    for name, side in SIDES.items():
+        written[name] = write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side))
+    for name in ("janus_pro", "emu3", "emu3_5", "glm_image", "liquid", "lumina_mgpt2"):
+        written[name] = SMALL[name].write(tmp_path_factory.mktemp(name))
+    return written
 
 
 @pytest.mark.parametrize("recipe", thinned(RECIPES))

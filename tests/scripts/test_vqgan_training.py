@@ -1,6 +1,5 @@
 """Parts of the tokenizer's training and of the encoding step, on small arrays."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from scripts.tiny import train_vqgan
 from scripts.tiny.encode import encode
 from scripts.tiny.train import train
 from scripts.tiny.training import fast_precision
+from support.json_files import read_lines
 
 
 def write_images(folder: Path, split: str, images: np.ndarray) -> None:
@@ -37,9 +37,8 @@ def test_encoding_equals_the_tokenizer_and_happens_once(tmp_path: Path, monkeypa
     monkeypatch.setattr("scripts.tiny.encode._BATCH", 2)
     encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path))
     codes = np.load(tmp_path / "codes_test.npy")
-    expected = load_vqgan(tmp_path).encode(
-        torch.from_numpy(images), precision=fast_precision(torch.device("cpu"))
-    )
+    precision = fast_precision(torch.device("cpu"))
+    expected = load_vqgan(tmp_path).encode(torch.from_numpy(images), precision=precision)
     assert codes.dtype == np.uint16 and np.array_equal(codes, expected.numpy())
     encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path / "not read"))
 
@@ -69,7 +68,7 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     for minutes in (0.0, 0.4):
         folders = {"work_dir": str(tmp_path), "model_dir": str(tmp_path / "model")}
         train(network="decoder", minutes=minutes, batch_size=2, lr=3e-3, **folders)
-    log = [json.loads(text) for text in (tmp_path / "train_decoder.jsonl").read_text().splitlines()]
+    log = read_lines(tmp_path / "train_decoder.jsonl")
     assert log[-1]["psnr"] > log[0]["psnr"] + 1
     last, images = load_vqgan(folder), torch.from_numpy(np.load(tmp_path / "images_train.npy"))
     assert torch.equal(first.encode(images), last.encode(images))

@@ -49,9 +49,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, full_disk, writer, capsys):
 @pytest.mark.parametrize("name", ["file", "file/below", "x" * 300, "/proc/nowhere", "a\0b"])
 def test_folders_of_flags_are_tried_before_work(tmp_path, name):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        SettingsError, match="^--output_dir .*: expected a writable folder, got [A-Za-z ]+"
-    ):
+    expected = "^--output_dir .*: expected a writable folder, got [A-Za-z ]+"
+    with pytest.raises(SettingsError, match=expected):
         make_writable("output_dir", tmp_path / name)
     make_writable("output_dir", tmp_path / "new" / "folder")
     assert os.listdir(tmp_path / "new" / "folder") == []

@@ -144,7 +144,6 @@ def test_a_process_that_ends_leaves_its_group(tmp_path) -> None:
 
 
 def torchrun(*words: str, program: str | Path = "main.py") -> CompletedProcess[str]:
-    """A program in two processes."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     return ran([*launch, program, *words], OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
 

@@ -22,8 +22,6 @@ SECONDS = 120_000  # milliseconds: a busy machine draws for half a minute
 
 @dataclass
 class Served:
-    """A running page and the folders of its process."""
-
     url: str
     home: Path
     work: Path
@@ -53,7 +51,6 @@ class Visit:
 
 @pytest.fixture
 def visit(served, chromium, request) -> Iterator[Visit]:
-    """The page at a size, or on a desk."""
     width, height = getattr(request, "param", DESK)
     page = chromium.new_page(viewport={"width": width, "height": height})
     asked, faults = [], []
@@ -72,10 +69,8 @@ def draw(page: Page, prompt: str) -> None:
 
 
 def decided(page: Page) -> list[int]:
-    return [
-        int(page.locator(f".panel.{name}").get_attribute("data-decided"))
-        for name in ("plain", "fast")
-    ]
+    panels = (page.locator(f".panel.{name}") for name in ("plain", "fast"))
+    return [int(panel.get_attribute("data-decided")) for panel in panels]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +80,8 @@ def test_from_the_prompt_to_both_images(served, visit):
     page = visit.page
     draw(page, PROMPT)
     page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
-    page.wait_for_function(
-        "document.querySelector('.panel.fast').dataset.decided > 60", timeout=SECONDS
-    )
+    begun = "document.querySelector('.panel.fast').dataset.decided > 60"
+    page.wait_for_function(begun, timeout=SECONDS)
     before = decided(page)
     assert before[0] < 256 and "in turns" in page.locator(".verdict").text_content()
     page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)

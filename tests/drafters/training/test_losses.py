@@ -31,16 +31,13 @@ def opened(request, session, lumina_folder, tmp_path_factory) -> Session:
         return session
     if request.param == "lumina":
         return open_lumina(lumina_folder, "96x64")  # rows of six tokens
-    return open_llamagen(
-        small_settings(write_llamagen(tmp_path_factory.mktemp("llamagen")), model="llamagen")
-    )
+    folder = write_llamagen(tmp_path_factory.mktemp("llamagen"))
+    return open_llamagen(small_settings(folder, model="llamagen"))
 
 
-def codes_for(session: Session, seed: int = 0) -> Tensor:
-    shape = (len(TEXTS), session.target.grid.tokens)
-    return torch.randint(
-        session.target.vocab.size, shape, generator=torch.Generator().manual_seed(seed)
-    )
+def codes_for(session: Session) -> Tensor:
+    shape, generator = (len(TEXTS), session.target.grid.tokens), torch.Generator().manual_seed(0)
+    return torch.randint(session.target.vocab.size, shape, generator=generator)
 
 
 def rows_of(session: Session) -> Rows:
@@ -68,9 +65,8 @@ def test_training_scores_what_the_drafter_computes(layers, opened) -> None:
     for number, text in enumerate(TEXTS):
         checked = 0
         for level, token, log_q in decoded_distributions(opened, text, codes[number], 3):
-            torch.testing.assert_close(
-                log_q, distributions[level - 1][number, token - level], rtol=0, atol=1e-6
-            )
+            expected = distributions[level - 1][number, token - level]
+            torch.testing.assert_close(log_q, expected, rtol=0, atol=1e-6)
             checked += 1
         assert checked == sum(distribution.shape[1] for distribution in distributions)
 
@@ -114,9 +110,8 @@ def test_noise_spares_deeper_levels(session) -> None:
     given, first, (top, below) = rows.features[:, :-1], rows.prompt - 1, head.inputs
     assert torch.equal(top[:, :first], given[:, :first]), "the prompt stays as it is"
     assert torch.equal(top[:, first:], given[:, first:] + 0.25)
-    assert below.shape[1] == rows.drafted - 1 and not below.any(), (
-        "below the root the head reads its own features"
-    )
+    assert below.shape[1] == rows.drafted - 1
+    assert not below.any(), "below the root the head reads its own features"
 
 
 def test_the_wrong_pairing_of_earlier_code(session) -> None:
@@ -156,9 +151,8 @@ class Perfect:
 
 def distributions(spread: float) -> Tensor:
     """Two distributions (2, 40, 12) of 12 codes, some of which neither or only one has."""
-    logits = spread * torch.randn(
-        (2, 40, 12), generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
+    generator = torch.Generator().manual_seed(0)
+    logits = spread * torch.randn((2, 40, 12), generator=generator, dtype=torch.float64)
     logits[:, :, 3] = logits[0, :, 5] = logits[1, :, 7] = -torch.inf
     return logits.softmax(-1)
 
@@ -220,10 +214,8 @@ def test_a_perfect_drafter(session) -> None:
 
 def test_the_first_slot_that_decoding_uses_gets_loss(session) -> None:
     rows = rows_of(session)
-    best, worse, same = (
-        Perfect(session, rows, wrong, at).loss()
-        for wrong, at in ((0.0, 0), (2.0, rows.prompt - 1), (2.0, rows.prompt - 2))
-    )
+    best = Perfect(session, rows).loss()
+    worse, same = (Perfect(session, rows, 2.0, rows.prompt - at).loss() for at in (1, 2))
     assert worse > best + 1.5 / (session.target.grid.tokens - 1) / 2 * 0.9, "smooth L1 of 2 is 1.5"
     assert same == best, "the prompt gets none"
 
@@ -231,10 +223,8 @@ def test_the_first_slot_that_decoding_uses_gets_loss(session) -> None:
 def test_ends_of_rows_get_no_loss(lumina_folder) -> None:
     session = open_lumina(lumina_folder, "96x64")
     rows, columns = rows_of(session), session.target.grid.columns
-    best, end, token = (
-        Perfect(session, rows, wrong, rows.prompt - 1 + at).loss()
-        for wrong, at in ((0.0, 0), (2.0, columns - 1), (2.0, columns))
-    )
+    best, last = Perfect(session, rows).loss(), rows.prompt + columns
+    end, token = (Perfect(session, rows, 2.0, last - at).loss() for at in (2, 1))
     assert end == best < token, "a row's last token is followed by its end, which nothing decides"
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from direct import session_reading
+from direct import block_head, session_reading
 
 from configs.methods import MethodSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from drafters.block import CANDIDATES, PASSES, BlockHead, Drafted
+from drafters.block import CANDIDATES, PASSES, Drafted
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
 from drafters.training.windows import BlockLoss, pick, scored, windows_of
@@ -23,15 +23,6 @@ TOKENS = Tokens({"rows": 4, "columns": 4, "vocab": 24}, ENTRIES, [])
 @pytest.fixture(params=[(), (1,)], ids=["features", "hidden states too"])
 def session(request: pytest.FixtureRequest, session: Session) -> Session:
     return session_reading(session, request.param)
-
-
-def head_of(session, seed: int = 0) -> BlockHead:
-    """A block head whose own weights are not 0."""
-    head, generator = BlockHead.of(session.drafter.network), torch.Generator().manual_seed(seed)
-    for module in (head.recalled, head.steps, head.gate):
-        shape = module.weight.shape
-        module.weight.data = 0.1 * torch.randn(shape, generator=generator, dtype=torch.float64)
-    return head
 
 
 @pytest.fixture
@@ -51,7 +42,7 @@ def kept(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
 @pytest.mark.parametrize("cfg", [1.0, 2.0])
 def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
     """Wherever the target's choice was a candidate, in every round of an image."""
-    head, distribution, compared = head_of(session), SamplingDistribution(cfg=cfg), 0
+    head, distribution, compared = block_head(session), SamplingDistribution(cfg=cfg), 0
     drawn = DrawnRounds(session.target, head, TOKENS, distribution)([1])[0]
     assert len(kept) == len(drawn.readings) == PASSES * len(drawn.last_readings)
     assert len({reading.root for reading in drawn.last_readings}) == len(drawn.last_readings)
@@ -73,7 +64,7 @@ def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
 def test_drawn_images_are_those_of_plain_decoding(session) -> None:
     """With their features, and the distributions that chose their codes."""
     target, distribution = session.target, SamplingDistribution(cfg=2.0)
-    drawn = DrawnRounds(target, head_of(session), TOKENS, distribution)([2, 0, 1])
+    drawn = DrawnRounds(target, block_head(session), TOKENS, distribution)([2, 0, 1])
     jobs = [Job(str(n), CAPTIONS[n], n + 3) for n in (2, 0, 1)]
     engine = build_engine(target, None, distribution, MethodSettings(method="ar"), 3)
     plain = {i.job.id: i.codes for step in engine.generate(jobs) for i in step.finished}
@@ -81,14 +72,14 @@ def test_drawn_images_are_those_of_plain_decoding(session) -> None:
         assert image.seed == job.seed
         assert torch.equal(torch.cat(image.codes), plain[job.id])
         rounds = windows_of(target, image, image.readings, False)
-        found = scored(head_of(session), target, rounds, distribution.cfg)
+        found = scored(block_head(session), target, rounds, distribution.cfg)
         chosen = (found.log_p + rounds.noise).argmax(-1)[rounds.inside]
         assert torch.equal(chosen, plain[job.id][rounds.goals[rounds.inside]])
 
 
 def test_only_trust_learns_from_the_choices(session32) -> None:
     """The other weights learn from distributions and features."""
-    head = head_of(session32).float()
+    head = block_head(session32).float()
     head.requires_grad_(True)
     drawn = DrawnRounds(session32.target, head, TOKENS, SamplingDistribution(cfg=2.0))([0, 1])
     picks = [pick(image.readings, torch.Generator().manual_seed(0)) for image in drawn]

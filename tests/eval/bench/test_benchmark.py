@@ -9,10 +9,7 @@ import pytest
 
 import main
 
-METHODS = (
-    "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt:adt_init=vertical"
-)
-ONCE = ("--repeats=1", "--warmup=0")
+METHODS = "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt"
 
 
 def benchmark(checkpoint: Path, *words: str) -> int:
@@ -50,22 +47,16 @@ def test_rows_fit_each_other_and_have_the_tokens_of_the_baseline(document: dict)
         assert spent["target_forward"] <= spent["verify"]
         assert row["speedup_low"] is None and row["speedup_cpu"] > 0  # four ratios
     assert 0 < rows[3]["mean_nodes"] <= 8 and rows[3]["mean_depth"] <= 3
-
-
-def test_the_baseline_is_the_round_with_the_empty_tree(document: dict) -> None:
-    ar = document["rows"][0]
+    ar = rows[0]  # the round with the empty tree
     assert (ar["tau"], ar["speedup"], ar["target_forwards"]) == (1, 1, 16)
     assert ar["mean_nodes"] == ar["mean_depth"] == 0
     assert ar["proposal"] is None and ar["ms_per_draft_forward"] is None
 
 
-def test_figures_of_an_added_baseline_are_on_disk_before_they_are_printed(
-    checkpoint: Path, tmp_path: Path, capsys
-) -> None:
-    words = ("--methods=adt", *ONCE, "--temperature=0", f"--output_dir={tmp_path}")
+def test_figures_of_an_added_baseline_are_on_disk_before_print(checkpoint, tmp_path, capsys):
+    words = ("--methods=adt", "--repeats=1", "--warmup=0", "--temperature=0")
     with open("/dev/full", "w") as full, redirect_stdout(full):
-        assert benchmark(checkpoint, *words) == 1
-
+        assert benchmark(checkpoint, *words, f"--output_dir={tmp_path}") == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["ar", "adt"] and rows[1]["identical"] == 1

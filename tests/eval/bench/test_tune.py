@@ -128,10 +128,8 @@ def row(method: str, speedup: float, low: float | None, high: float | None) -> d
     ],
 )
 def test_plain_decoding_wins_unless_a_method_is_faster_for_certain(rows, best, words) -> None:
-    listed = [row("ar", 1.0, 1.0, 1.0)]
-    listed += [
-        row(name, *figures) for name, figures in zip(("jacobi", "recall"), rows, strict=False)
-    ]
+    figures = zip(("ar", "jacobi", "recall"), [(1.0, 1.0, 1.0), *rows], strict=False)
+    listed = [row(name, *speedups) for name, speedups in figures]
     assert fastest(listed) is listed[best]
     assert words in verdict(listed, listed[best])
 
@@ -150,7 +148,7 @@ def tune(checkpoint, tmp_path):
     return run
 
 
-def test_the_table_and_the_file_say_what_was_measured(tune, checkpoint, tmp_path, capsys) -> None:
+def test_the_table_and_the_file_say_what_was_measured(tune, tmp_path, capsys) -> None:
     assert tune() == 0
     lines = capsys.readouterr().out.splitlines()
     head, *body = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
@@ -161,8 +159,6 @@ def test_the_table_and_the_file_say_what_was_measured(tune, checkpoint, tmp_path
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
     assert not list(tmp_path.glob("*.trials.jsonl"))
-    settings = settings_of(tmp_path / "tuned.yaml", checkpoint)  # a recipe
-    assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
 
 
 def settings_of(path, checkpoint, **flags: str):
@@ -181,9 +177,7 @@ def test_too_few_images_are_said_to_be(images, few) -> None:
     assert "compared on 0 images" in module.shortage([plain], plain, 0.1)
 
 
-def test_the_file_is_a_recipe_and_warns_under_other_conditions(
-    tune, tmp_path, checkpoint, capsys
-) -> None:
+def test_the_recipe_warns_under_other_conditions(tune, tmp_path, checkpoint, capsys) -> None:
     path = tmp_path / "tuned.yaml"
     assert tune() == 0
     capsys.readouterr()
@@ -219,18 +213,17 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     remark.cache_clear()
     assert settings_of(tmp_path / "tuned.yaml", checkpoint).method.recall_numbers == numbers
     assert said not in capsys.readouterr().err
-    given = {"prompt": "a cat", "method": "recall", "device": "cpu"}
-    run_settings(given)
+    given, model = {"prompt": "a cat", "device": "cpu"}, {"model_path": str(checkpoint)}
+    run_settings(given | {"method": "recall"})
     assert said not in capsys.readouterr().err, "the shipped model's own"
-    run_settings(given | {"model_path": str(checkpoint)})
+    run_settings(given | model | {"method": "recall"})
     assert said in capsys.readouterr().err
     remark.cache_clear()
-    inspect_settings({"model_path": str(checkpoint)})
-    run_settings(given | {"model_path": str(checkpoint), "method": "jacobi"})
-    both = {"model_path": str(checkpoint), "device": "cpu", "prompt": "a cat"}
-    tune_settings(both | {"methods": "recall"})
+    inspect_settings(model)
+    run_settings(given | model | {"method": "jacobi"})
+    tune_settings(given | model | {"methods": "recall"})
     assert said not in capsys.readouterr().err, "none is used, or tune fits them"
-    benchmark_settings(both | {"methods": "ar,recall"})
+    benchmark_settings(given | model | {"methods": "ar,recall"})
     assert said in capsys.readouterr().err
 
 

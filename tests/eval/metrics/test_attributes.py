@@ -17,19 +17,12 @@ from eval.metrics.attribute_classifier import (
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
-from scripts.tiny.train_attributes import (
-    LABELS,
-    AttributesRun,
-    Targets,
-    classifier_loss,
-)
+from scripts.tiny.train_attributes import LABELS, AttributesRun, Targets, classifier_loss
 
 
 def _record(kind, colour, *objects):
-    return {
-        "background": {"kind": kind, "colour": colour},
-        "objects": [{"colour": name.split()[0], "shape": name.split()[1]} for name in objects],
-    }
+    pairs = [dict(zip(("colour", "shape"), name.split(), strict=True)) for name in objects]
+    return {"background": {"kind": kind, "colour": colour}, "objects": pairs}
 
 
 SAID = [_record("plain", "red", "blue star", "green ring"), _record("cloudy", "green", "red heart")]
@@ -98,8 +91,7 @@ def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
     assert (tmp_path / "a.safetensors").stat().st_size < 1_000_000
     loaded = AttributeClassifier.load(tmp_path / "a.safetensors")
     scores = prompt_accuracy(images, records, loaded)
-    assert scores["background"] > 0.9
-    assert scores["colour"] > 0.9
+    assert min(scores["background"], scores["colour"]) > 0.9
     assert prompt_accuracy(images, records[1:] + records[:1], loaded)["background"] < 0.5
     assert loaded.predict(images.numpy(), batch_size=5) == loaded.predict(images)
 

@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import scenes, settings_of, write_run
+from made_runs import scenes, settings_of, write_pair, write_run
 from PIL import Image
 
 import main
@@ -26,6 +27,16 @@ from scenes.painting import rendered_scenes
 COUNT = 24
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return scenes(COUNT)
+
+
+@pytest.fixture
+def folders(tmp_path, drawn) -> tuple[Path, Path]:
+    return write_pair(tmp_path, *drawn, "relaxed")
 
 
 class Page(HTMLParser):
@@ -45,10 +56,7 @@ class Page(HTMLParser):
 def test_files_of_an_evaluation(folders, tmp_path, capsys):
     flags = {"output_dir": ",".join(map(str, folders)), "ref_dir": folders[0] / "img", "images": 2}
     flags |= {"cache_dir": tmp_path / "features", "report_dir": tmp_path / "out"}
-    flags |= {
-        "metrics": ",".join((*TINY_METRICS, "fid", "hpsv2")),
-        "inception_path": tmp_path / "i",
-    }
+    flags |= {"metrics": ",".join((*TINY_METRICS, "fid", "hpsv2")), "inception_path": "none"}
     assert main.main(["evaluate", *(f"--{name}={value}" for name, value in flags.items())]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
     tables = {f"{t}.{e}" for t in ("speed", "images", "sources") for e in ("md", "csv", "tex")}
@@ -56,9 +64,8 @@ def test_files_of_an_evaluation(folders, tmp_path, capsys):
     document = json.loads((tmp_path / "out/evaluation.json").read_text())
     assert document["speed"][1]["speedup"]["value"] == 2.0
     assert document["runs"][1]["baseline"] == "ar"
-    plain, relaxed = (
-        {score["metric"]: score for score in document["images"][run]} for run in ("ar", "relaxed")
-    )
+    scores = [document["images"][run] for run in ("ar", "relaxed")]
+    plain, relaxed = ({score["metric"]: score for score in found} for found in scores)
     price = relaxed["accuracy.shape"]["price"]
     assert price["low"] <= price["value"] <= price["high"]
     assert plain["tiny_fid"]["reference"] == f"img, {COUNT} images"
@@ -121,8 +128,7 @@ def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
 
 
 def scores_of(chosen: EvaluateSettings) -> tuple[dict, list[str]]:
-    runs = read_runs(chosen.folders)
-    return compute_scores(chosen, runs)
+    return compute_scores(chosen, read_runs(chosen.folders))
 
 
 def test_identical_folders_have_distance_zero_and_the_same_manifold(folders, tmp_path):
@@ -175,18 +181,15 @@ def test_prompts_of_other_domains_are_counted_out(drawn, tmp_path):
     assert list(scores["foreign"]) == ["tiny_fid"] and "no prompt names a background" in skipped[0]
 
 
-def test_features_are_computed_once_and_damaged_ones_are_a_named_skip(
-    folders, tmp_path, monkeypatch
-):
+def test_features_are_computed_once_and_damaged_ones_skipped(folders, tmp_path, monkeypatch):
     flags = {"ref_dir": str(folders[0] / "img")}
     chosen = settings_of(tmp_path, folders[0], metrics="tiny_fid", **flags)
     first, _ = scores_of(chosen)
-    kind, again = AttributeNetwork, "computed again"
-    monkeypatch.setattr(kind, "encode", lambda self, images: pytest.fail(again))
+    monkeypatch.setattr(AttributeNetwork, "encode", None)  # is not computed again
     assert scores_of(chosen)[0] == first
     # by content: a copy of another image is known, too
     (folders[0] / "img/00000_0.png").write_bytes((folders[0] / "img/00001_0.png").read_bytes())
-    scores_of(chosen)
+    assert scores_of(chosen)[1] == []
     next((tmp_path / "features").rglob("*.npy")).write_bytes(b"")
     chosen = settings_of(tmp_path, folders[0], metrics="tiny_fid,accuracy", **flags)
     scores, (remark,) = scores_of(chosen)
