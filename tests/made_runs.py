@@ -87,6 +87,11 @@ def read_records(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
+def pictures(folder: Path) -> dict[str, bytes]:
+    """Return the image files of a run."""
+    return {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
+
+
 def digest(image: np.ndarray) -> str:
     return hashlib.sha256(image.tobytes()).hexdigest()
 

@@ -4,8 +4,8 @@ import platform
 import re
 import sys
 import time
-import types
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 from ran import ran
@@ -26,13 +26,9 @@ def model(tmp_path) -> str:
 def seen(monkeypatch) -> list:
     """Stand-ins for what the commands call: they note their settings."""
     found: list = []
-    for module, name in (
-        ("runs.generate", "generate_images"),
-        ("eval.bench.benchmark", "run_benchmark"),
-    ):
-        stand_in = types.ModuleType(module)
-        setattr(stand_in, name, found.append)
-        monkeypatch.setitem(sys.modules, module, stand_in)
+    places = {"runs.generate": "generate_images", "eval.bench.benchmark": "run_benchmark"}
+    for module, name in places.items():
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: found.append}))
     return found
 
 
@@ -127,8 +123,7 @@ def test_an_interruption_says_that_the_same_command_continues(monkeypatch, model
     def interrupted(settings):
         raise KeyboardInterrupt
 
-    stand_in = types.ModuleType("runs.generate")
-    stand_in.generate_images = interrupted
+    stand_in = SimpleNamespace(generate_images=interrupted)
     monkeypatch.setitem(sys.modules, "runs.generate", stand_in)
     assert main.main(["generate_images", "--prompt", "a cat", model]) == 130
     assert "the same command continues" in capsys.readouterr().err

@@ -192,17 +192,6 @@ def test_a_models_recipe_is_valid_as_it_is(path):
     assert run.model == path.stem
 
 
-def test_missing_files(run, checkpoint):
-    (checkpoint / "tokenizer" / "vqgan.yaml").unlink()
-    with pytest.raises(SettingsError, match=r"--model_path .*: found no vqgan\.yaml in .*/tokeniz"):
-        run()
-    (checkpoint / "tokenizer" / "vqgan.yaml").touch()
-    (checkpoint / "drafter" / "config.json").unlink()
-    with pytest.raises(SettingsError, match="--drafter_path .*: .*got a folder without config.js"):
-        run()
-    assert run("--method=ar").drafter_path is None
-
-
 def test_ids_of_the_hub(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("--model_path=owner/name", "--method=ar").model_path == "owner/name"
@@ -213,7 +202,11 @@ def test_ids_of_the_hub(run, tmp_path, monkeypatch):
             run(f"--model_path={path}", "--method=ar")
 
 
-def test_the_tokenizer_may_lie_elsewhere(run, checkpoint, tmp_path):
+def test_the_tokenizer_may_lie_elsewhere_and_has_all_its_files(run, checkpoint, tmp_path):
+    (checkpoint / "tokenizer" / "vqgan.yaml").unlink()
+    with pytest.raises(SettingsError, match=r"--model_path .*: found no vqgan\.yaml in .*/tokeniz"):
+        run()
+    (checkpoint / "tokenizer" / "vqgan.yaml").touch()
     (checkpoint / "tokenizer").rename(tmp_path / "elsewhere")
     assert run(f"--tokenizer_path={tmp_path}/elsewhere").tokenizer_path == f"{tmp_path}/elsewhere"
     with pytest.raises(SettingsError, match=r"--model_path .*: found no text_tokenizer\.json in"):

@@ -73,16 +73,14 @@ TEXT = (ROOT / "tests/data/identities.jsonl").read_text()
 CASES = [json.loads(line) for line in TEXT.replace("{ROOT}", str(ROOT)).splitlines()]
 
 
-def settings_of(case: dict) -> RunSettings:
-    if "words" in case:
-        return run_settings(read_words("generate_images", case["words"]))
-    return RunSettings(prompt="a cat", model=case["model"], model_path="owner/LlamaGen")
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case.get("words", ["llamagen"])))
 def test_old_run_folders_are_continued(case, monkeypatch):
     monkeypatch.chdir(ROOT)
-    settings, identity = settings_of(case), case["identity"]
+    identity = case["identity"]
+    if "words" in case:
+        settings = run_settings(read_words("generate_images", case["words"]))
+    else:
+        settings = RunSettings(prompt="a cat", model=case["model"], model_path="owner/LlamaGen")
     assert settings.identity() == identity
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     folder = f"{case['settings'].pop('output_dir')}_{digest[:8]}"

@@ -135,7 +135,6 @@ draw --sample=2                      : --sample: 2 works only with a list of pro
 draw --slice=0-1                     : --slice: '0-1' works only with a list of prompts
 draw --num_images=3 --samples_per_prompt=2 : --samples_per_prompt: expected 3, as --num_images…got 2
 draw --prompt_file=x.tsv             : --prompt_file: 'x.tsv' works only with --prompt
-draw --target_size=512               : --target_size: '512' works only with --model lumina
 list --sample=5 --num_images=3       : --num_images: 3 works only without --sample
 list --sample_seed=1                 : --sample_seed: 1 works only with --sample
 bench --methods=                     : --methods: …got ''

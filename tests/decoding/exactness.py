@@ -42,6 +42,7 @@ from runs.methods import VERIFIERS as RULES
 
 VOCAB, TOKENS, REACH = 4, 3, 3
 CHUNK = 20_000  # images at a time
+noise_of_chunk = cache(noise_of)
 LEAST, MOST = 1e-5, 1e-8  # a right rule's p-value is above the first, a wrong one's below the other
 
 
@@ -144,7 +145,8 @@ class Outcome:
 
 def decode(cell: Cell, seeds: range) -> tuple[Tensor, Tensor, float]:
     """Tokens (images, TOKENS), which of them followed a refused draft, draft tokens in round 1."""
-    drafter, everyone, images = QS[cell.q], noise_of_chunk(seeds), len(seeds)
+    everyone = noise_of_chunk(seeds, TOKENS + REACH, VOCAB)
+    drafter, images = QS[cell.q], len(seeds)
     tokens = torch.zeros(images, TOKENS + REACH + 1, dtype=torch.long)
     refused = torch.zeros_like(tokens, dtype=torch.bool)
     rows, decided = torch.zeros(images, dtype=torch.long), torch.zeros(images, 1, dtype=torch.long)
@@ -205,17 +207,10 @@ def fast() -> Iterator[None]:
         gc.enable()
 
 
-@cache
-def noise_of_chunk(seeds: range) -> PositionalNoise:
-    return noise_of(seeds, TOKENS + REACH, VOCAB)
-
-
 def outcome(cell: Cell, images: int) -> Outcome:
     with fast(), cell.broken():
-        chunks = [
-            decode(cell, range(first, min(first + CHUNK, images)))
-            for first in range(0, images, CHUNK)
-        ]
+        firsts = range(0, images, CHUNK)
+        chunks = [decode(cell, range(first, min(first + CHUNK, images))) for first in firsts]
     tokens, refused = (torch.cat([chunk[i] for chunk in chunks]) for i in (0, 1))
     accepted = sum(chunk[2] for chunk in chunks) / images
     p = QS[cell.q].joint(TOKENS)
@@ -309,15 +304,9 @@ def control(name: str, verifier: Verifier, where: str, broken: Callable = nullco
     return Cell(f"{name}: {verifier.name}", *where.split(", "), verifier, broken)
 
 
-def p_stays() -> AbstractContextManager:
-    return patch.object(sampled, "residual", lambda p, q: p)
-
-
-def ratio_1() -> AbstractContextManager:
-    return patch.object(spectr, "selection_ratio", lambda *_: 1.0)
-
-
 TARGET, DRAWS = partial(accepts_with, "target"), partial(accepts_with, "draft 0")
+P_STAYS = partial(patch.object, sampled, "residual", lambda p, q: p)
+RATIO_1 = partial(patch.object, spectr, "selection_ratio", lambda *_: 1.0)
 # Each has to fail: the test could not see that fault otherwise.
 CONTROLS = (
     control("cousins share noise", Traversal(), "sampled, cousins, blind", shared_by_cousins),
@@ -326,11 +315,11 @@ CONTROLS = (
     control("draws' noise accepts", Sampled(), "sampled, chain, blind", DRAWS),
     control("draws' noise accepts", Traversal(), "sampled, siblings, blind", DRAWS),
     control("the refused stay", Keeps(), "topk, siblings, near"),
-    control("p stays", Sampled(), "sampled, siblings, near", p_stays),
+    control("p stays", Sampled(), "sampled, siblings, near", P_STAYS),
     control("p stays", KeepsRest(), "sampled, cousins, near"),
     control("p stays", BlockKeepsRest(), "sampled, chain, near"),
     control("a refused branch is forgotten", ForgetsBranch(), "sampled, three levels, disjoint"),
-    control("min(1, p / q) of every draw", SpecTr(), "sampled, siblings, near", ratio_1),
+    control("min(1, p / q) of every draw", SpecTr(), "sampled, siblings, near", RATIO_1),
     control("path by path", PathExplore(), "sampled, cousins, near"),
     control("pruned by value", Sampled(), "sampled, pruned, near"),
 )

@@ -1,14 +1,11 @@
 """Weights with NaN or infinities: one line names flag and folder, and the exit code is 1."""
 
-import shutil
 from itertools import product
-from pathlib import Path
 
 import pytest
 from browser import only_in_all
+from damage import generated
 from safetensors.torch import load_file, save_file
-
-import main
 
 DRAFTED = ("adt", "eagle2", "static", "eagle_recall")
 WEIGHTS = {  # name: flag, folder inside the model's, key, methods that read it
@@ -25,18 +22,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("weight", "value", "method"), CASES)
-def test_broken_weights_are_named(checkpoint, tmp_path, capsys, weight, value, method) -> None:
+def test_broken_weights_are_named(folder, capsys, weight, value, method) -> None:
     flag, part, key, _ = WEIGHTS[weight]
-    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
     file = folder / part / "model.safetensors"
     weights = load_file(file)
     weights[key][..., 0] = float(value)
     save_file(weights, file, {"format": "pt"})
-    words = ["generate_images", "--model_path", str(folder), "--method", method, "--device", "cpu"]
-    words += [] if method in ("ar", "jacobi") else ["--drafter_path", str(folder / "drafter")]
-    words += ["--prompt", "a cat", "--output_dir", str(tmp_path / "images")]
-    assert main.main(words) == 1
-    messages = capsys.readouterr().err.splitlines()
-    errors = [message for message in messages if message.startswith("error: ")]
-    named = f"--{flag} {folder / part}: expected probabilities"
-    assert len(errors) == 1 and named in errors[0], messages
+    words = [] if method in ("ar", "jacobi") else [f"--drafter_path={folder / 'drafter'}"]
+    code, said = generated(capsys, folder, f"--method={method}", "--device=cpu", *words)
+    assert code == 1 and said.count("error: ") == 1
+    assert f"error: --{flag} {folder / part}: expected probabilities" in said, said

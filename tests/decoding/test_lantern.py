@@ -34,13 +34,10 @@ def nearest(codes: int = VOCAB) -> Tensor:
     return torch.cdist(latents, latents).argsort(dim=1)[:, 1:].int()
 
 
-def siblings(count: int) -> StaticTree:
-    return StaticTree(rank_paths(f"root:{count}"))
-
-
 def first_tokens(verifier: Verifier, children: int, proposal: str = "topk") -> Tensor:
     """How often (vocab,) each first token is emitted."""
-    verdict = one_round(DISTRIBUTIONS, siblings(children), proposal, verifier, NOISE)[1]
+    siblings = StaticTree(rank_paths(f"root:{children}"))
+    verdict = one_round(DISTRIBUTIONS, siblings, proposal, verifier, NOISE)[1]
     return outcome_counts(verdict.emitted[:, :1], VOCAB)
 
 

@@ -186,10 +186,6 @@ PAGE = "docs/troubleshooting.md"
 LEAST = 6  # letters of a piece that say anything
 
 
-def pieces(text: str) -> list[str]:
-    return [piece.strip() for piece in re.split("…|\n", text) if piece.strip()]
-
-
 @cache
 def strings() -> str:
     """The text of all string constants of the program; what is put in later is a gap."""
@@ -207,7 +203,8 @@ def strings() -> str:
 
 @pytest.mark.parametrize("text", [b.text for b in blocks(PAGE) if b.language == "text"])
 def test_a_text_occurs_in_the_code(text: str) -> None:
-    told = [piece for piece in pieces(text) if len(piece) >= LEAST]
+    pieces = (piece.strip() for piece in re.split("…|\n", text))
+    told = [piece for piece in pieces if len(piece) >= LEAST]
     assert told
     for piece in told:
         assert piece in strings(), piece

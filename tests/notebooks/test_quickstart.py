@@ -21,11 +21,6 @@ def shown(notebook: nbformat.NotebookNode) -> list[set[str]]:
     return [set().union(*found) for found in kinds]
 
 
-def printed(notebook: nbformat.NotebookNode) -> str:
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    return "".join(output.get("text", "") for output in outputs)
-
-
 def test_its_outputs_are_stored() -> None:
     assert PATH.stat().st_size < 2_000_000
     notebook = nbformat.read(PATH, 4)
@@ -46,4 +41,6 @@ def test_it_runs(monkeypatch) -> None:
     assert shown(notebook) == shown(stored) and not execute.complaints(notebook)
     assert notebook.metadata == stored.metadata
     assert [cell.metadata for cell in notebook.cells] == [cell.metadata for cell in stored.cells]
-    assert "the same tokens as above: True" in printed(notebook)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert "the same tokens as above: True" in printed

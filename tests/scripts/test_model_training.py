@@ -12,7 +12,7 @@ from models.base import TargetOptions
 from models.targets.chameleon import Chameleon
 from scripts.tiny import train_model
 from scripts.tiny.training import train_for
-from support.json_files import read_lines
+from support.json_files import numbered_lines
 
 SIZES = Sizes(layers=1)
 
@@ -64,7 +64,7 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
     assert (first.step, first.seconds) == (30, 30.0)
     train_for(1.0, second, tmp_path / "model.pt", str(tmp_path / "not read"), 1e-3)
     assert (second.step, second.seconds) == (60, 60.0)
-    log = read_lines(tmp_path / "train_model.jsonl")
+    log = [line for _, line in numbered_lines(tmp_path / "train_model.jsonl", "step")]
     assert [entry["step"] for entry in log] == [25, 30, 50, 60]
     assert log[-1]["images"] == 240
     for name in ("tokens", "names", "outlines"):

@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 from browser import thinned
 from families import SMALL
+from made_runs import pictures
 from ran import ran
 from small import FLAGS
 from small_glm_image import write_glm_image
@@ -198,10 +199,6 @@ def test_rows_that_are_compared_differ_in_one_thing() -> None:
     rule = {"verifier": "lantern", "lantern_k": 100, "lantern_delta": 0.5}
     assert lantern == eagle2 | rule and adt_lantern == adt | rule
     assert eagle2["nodes"] == adt["nodes"] == 58
-
-
-def pictures(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
 
 
 SHIPPED = f"--config {ROOT}/configs/tiny.yaml --prompt {ROOT}/configs/prompts/tiny_test.txt"

@@ -80,16 +80,13 @@ def test_what_does_not_fit_a_folder_is_refused(pictures, flags, message) -> None
         pictures_of(pictures, **{"split": "train", "holdout": 1} | flags)
 
 
-def test_a_file_that_is_no_picture_is_named(pictures, tmp_path) -> None:
+def test_a_file_that_is_no_picture_and_missing_images_are_named(pictures, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"images_train\.npy: not found"):
+        Split.read(tmp_path, "train")
     for path in pictures.iterdir():
         path.write_bytes(b"text")
     with pytest.raises(ValueError, match=r"grey_wall\.png: expected a picture"):
         make_images(work_dir=str(tmp_path), pictures=str(pictures), holdout=1, count=1)
-
-
-def test_missing_images_are_named(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"images_train\.npy: not found"):
-        Split.read(tmp_path, "train")
 
 
 FIRST_TEXT_ID = 1032

@@ -16,7 +16,7 @@ from scripts.tiny import train_vqgan
 from scripts.tiny.encode import encode
 from scripts.tiny.train import train
 from scripts.tiny.training import fast_precision
-from support.json_files import read_lines
+from support.json_files import numbered_lines
 
 
 def write_images(folder: Path, split: str, images: np.ndarray) -> None:
@@ -68,7 +68,7 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     for minutes in (0.0, 0.4):
         folders = {"work_dir": str(tmp_path), "model_dir": str(tmp_path / "model")}
         train(network="decoder", minutes=minutes, batch_size=2, lr=3e-3, **folders)
-    log = read_lines(tmp_path / "train_decoder.jsonl")
+    log = [line for _, line in numbered_lines(tmp_path / "train_decoder.jsonl", "step")]
     assert log[-1]["psnr"] > log[0]["psnr"] + 1
     last, images = load_vqgan(folder), torch.from_numpy(np.load(tmp_path / "images_train.npy"))
     assert torch.equal(first.encode(images), last.encode(images))

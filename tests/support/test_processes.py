@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 from browser import only_in_all
 from fake_session import FakeEngine, content, fake_opener, fake_run, nine_names
+from made_runs import pictures
 from ran import ran
 from together import Together
 
@@ -161,9 +162,4 @@ def test_torchrun_with_a_real_model(checkpoint, tmp_path):
     one, two = (read_lines(tmp_path / name / "records.jsonl") for name in ("one", "two"))
     tokens = [{line["id"]: line["tokens_sha256"] for line in lines} for lines in (one, two)]
     assert tokens[0] == tokens[1]
-    images = [files(tmp_path / name / "img") for name in ("one", "two")]
-    assert images[0] == images[1]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert pictures(tmp_path / "one") == pictures(tmp_path / "two")

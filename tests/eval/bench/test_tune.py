@@ -26,16 +26,8 @@ from support.output import remark
 METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]
 
 
-def measured(jobs: list[Job], seconds: float) -> Measurement:
-    """Images that took so long, four tokens per round."""
-    costs = dict.fromkeys(("mean_depth", "mean_nodes", "seconds_prefill"), 1.0)
-    costs |= {"seconds_draft": 0.0, "seconds_verify": seconds, "seconds": seconds}
-    images = [FinishedImage(job, torch.arange(17), 5, 4.0, **costs) for job in jobs]
-    return Measurement(images, {"round": seconds, "verify": seconds}, {}, (seconds,))
-
-
 class Machine:
-    """Methods take known times; its clock stands still between measurements."""
+    """Methods take known times, four tokens per round; its clock stands still in between."""
 
     def __init__(self, seconds: dict[MethodSettings, float], broken_after: int | None = None):
         self.seconds, self.now, self.broken_after = seconds, 0.0, broken_after
@@ -45,9 +37,12 @@ class Machine:
         if len(self.order) == self.broken_after:
             raise KeyboardInterrupt
         self.order.append((method, jobs[0].id))
-        noise = 1 + 0.01 * (len(self.order) % 3)
-        self.now += self.seconds[method] * noise
-        return measured(jobs, self.seconds[method] * noise)
+        seconds = self.seconds[method] * (1 + 0.01 * (len(self.order) % 3))
+        self.now += seconds
+        costs = dict.fromkeys(("mean_depth", "mean_nodes", "seconds_prefill"), 1.0)
+        costs |= {"seconds_draft": 0.0, "seconds_verify": seconds, "seconds": seconds}
+        images = [FinishedImage(job, torch.arange(17), 5, 4.0, **costs) for job in jobs]
+        return Measurement(images, {"round": seconds, "verify": seconds}, {}, (seconds,))
 
     def contest(self, path, seconds: float = 1e6) -> Contest:
         prompts = lambda turn: [Job(str(turn), "a cat", turn)]  # noqa: E731
@@ -148,22 +143,38 @@ def tune(checkpoint, tmp_path):
     return run
 
 
-def test_the_table_and_the_file_say_what_was_measured(tune, tmp_path, capsys) -> None:
-    assert tune() == 0
+def settings_of(path, **flags: str):
+    given = {"config": str(path), "prompt": "a cat", "dtype": "fp64", "device": "cpu"}
+    return run_settings(given | flags)
+
+
+def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path, capsys) -> None:
+    path = tmp_path / "tuned.yaml"
+    assert tune(output=path) == 0
     lines = capsys.readouterr().out.splitlines()
     head, *body = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     assert head[:4] == ["method", "nodes", "tau", "seconds per image"] and len(body) == 4
     assert [cells[0] for cells in body[1:]] == ["ar (plain decoding)", "jacobi, window=2", "adt"]
     assert all(re.fullmatch(r"(\d+)/\1", cells[5]) for cells in body[1:]), "the images of ar"
-    content = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
+    content = yaml.safe_load(path.read_text())
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
     assert not list(tmp_path.glob("*.trials.jsonl"))
-
-
-def settings_of(path, checkpoint, **flags: str):
-    given = {"config": str(path), "prompt": "a cat", "dtype": "fp64", "device": "cpu"}
-    return run_settings(given | flags)
+    settings = settings_of(path)
+    assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
+    assert "tuned under" not in capsys.readouterr().err
+    content["tuned"]["conditions"]["machine"] = "an abacus"
+    path.write_text(yaml.safe_dump(content))
+    settings_of(path, temperature="0.5")
+    said = capsys.readouterr().err
+    assert "machine an abacus there" in said and "temperature 1.0 there, 0.5 here" in said
+    other = "recall" if content["method"] != "recall" else "ar"
+    settings_of(path, method=other)
+    assert "tuned" not in capsys.readouterr().err, "another method was asked for"
+    content["tuned"] = "yesterday"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(SettingsError, match=r"tuned.yaml: tuned: expected what"):
+        settings_of(path)
 
 
 @pytest.mark.parametrize(("images", "few"), [(1, True), (6, False)])
@@ -175,28 +186,6 @@ def test_too_few_images_are_said_to_be(images, few) -> None:
     for best in rows[:2]:
         assert module.shortage(rows, best, 10.0) == (words if few else "")
     assert "compared on 0 images" in module.shortage([plain], plain, 0.1)
-
-
-def test_the_recipe_warns_under_other_conditions(tune, tmp_path, checkpoint, capsys) -> None:
-    path = tmp_path / "tuned.yaml"
-    assert tune() == 0
-    capsys.readouterr()
-    content = yaml.safe_load(path.read_text())
-    settings = settings_of(path, checkpoint)
-    assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
-    assert "tuned under" not in capsys.readouterr().err
-    content["tuned"]["conditions"]["machine"] = "an abacus"
-    path.write_text(yaml.safe_dump(content))
-    settings_of(path, checkpoint, temperature="0.5")
-    said = capsys.readouterr().err
-    assert "machine an abacus there" in said and "temperature 1.0 there, 0.5 here" in said
-    other = "recall" if content["method"] != "recall" else "ar"
-    settings_of(path, checkpoint, method=other)
-    assert "tuned" not in capsys.readouterr().err, "another method was asked for"
-    content["tuned"] = "yesterday"
-    path.write_text(yaml.safe_dump(content))
-    with pytest.raises(SettingsError, match=r"tuned.yaml: tuned: expected what"):
-        settings_of(path, checkpoint)
 
 
 def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
@@ -211,7 +200,7 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert content["recall_numbers"] == content["tuned"]["recall_numbers"] == numbers
     said = "recall numbers: fitted to tiny; `tune` fits them to yours"
     remark.cache_clear()
-    assert settings_of(tmp_path / "tuned.yaml", checkpoint).method.recall_numbers == numbers
+    assert settings_of(tmp_path / "tuned.yaml").method.recall_numbers == numbers
     assert said not in capsys.readouterr().err
     given, model = {"prompt": "a cat", "device": "cpu"}, {"model_path": str(checkpoint)}
     run_settings(given | {"method": "recall"})
@@ -237,7 +226,7 @@ def test_a_drafter_without_a_calibration_gets_one(
     text = content["calibration"]
     assert content["tuned"]["calibration"] == text and f"by level: {text}" in printed
     assert printed.count(text) == 1, "not in the table"
-    settings = settings_of(tmp_path / "tuned.yaml", checkpoint, temperature="0.7")
+    settings = settings_of(tmp_path / "tuned.yaml", temperature="0.7")
     engine = open_session(settings).open_engine()
     factors = engine.speculation.proposal.calibration.factors
     assert factors == calibration_factors(text) and len(factors) == 8 and set(factors) != {1.0}

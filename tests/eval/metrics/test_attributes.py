@@ -1,5 +1,7 @@
 """The attribute classifier: scores counted by hand, training and its data, files."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -96,15 +98,14 @@ def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
     assert loaded.predict(images.numpy(), batch_size=5) == loaded.predict(images)
 
 
-class _FakeTokenizer:
-    """Paint each image in the grey of its first code."""
-
-    def decode(self, codes):
-        return codes[:, :1, None, None].to(torch.uint8).expand(-1, 128, 128, 3)
+def grey(codes):
+    """Each image in the grey of its first code."""
+    return codes[:, :1, None, None].to(torch.uint8).expand(-1, 128, 128, 3)
 
 
 def test_training_continues_where_it_stopped(scenes, tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", lambda _: _FakeTokenizer())
+    codec = SimpleNamespace(decode=grey)
+    monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", lambda _: codec)
     images, records = scenes
     codes = np.arange(len(records))[:, None].repeat(4, axis=1)
     for split in ("train", "test"):

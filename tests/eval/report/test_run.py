@@ -58,10 +58,21 @@ def test_an_image_that_was_exchanged_is_left_out(folder):
     assert left_out == ("00002_0: another image than the one that was saved",)
 
 
-def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
+def test_what_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
     missing = str(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="^--baseline .*nowhere: .*got a path that does not ex"):
         read_runs([str(folder), missing], missing)
+    (folder / "records.jsonl").write_text("nothing\n{}\n\n")
+    with pytest.raises(SettingsError, match="--output_dir .*got no image that can be used"):
+        read_run(str(folder), "run")
+    for settings, found in (("5", "got no settings"), ('{}, "identity": {}', "got --model None")):
+        (folder / "run.json").write_text(f'{{"settings": {settings}}}')
+        with pytest.raises(SettingsError, match=rf"^--output_dir .*run.json: .*{found}"):
+            read_run(str(folder), "run")
+    (folder / "run.json").unlink()
+    (folder / "run.json").mkdir()
+    with pytest.raises(SettingsError, match="--output_dir .*expected .*got no run.json"):
+        read_run(str(folder), "run")
 
 
 def test_damaged_images_are_left_out_before_the_networks(folder):
@@ -72,23 +83,6 @@ def test_damaged_images_are_left_out_before_the_networks(folder):
     empty, cut = sorted(images.left_out)
     assert len(images) == 2 and empty.startswith("00001_0: an empty file")
     assert cut.startswith("00002_0: an image that cannot be read")
-
-
-def test_damaged_manifests_are_refused(folder):
-    for settings, found in (("5", "got no settings"), ('{}, "identity": {}', "got --model None")):
-        (folder / "run.json").write_text(f'{{"settings": {settings}}}')
-        with pytest.raises(SettingsError, match=rf"^--output_dir .*run.json: .*{found}"):
-            read_run(str(folder), "run")
-
-
-def test_folders_without_a_usable_record_or_a_manifest_are_refused(folder):
-    (folder / "records.jsonl").write_text("nothing\n{}\n\n")
-    with pytest.raises(SettingsError, match="--output_dir .*got no image that can be used"):
-        read_run(str(folder), "run")
-    (folder / "run.json").unlink()
-    (folder / "run.json").mkdir()
-    with pytest.raises(SettingsError, match="--output_dir .*expected .*got no run.json"):
-        read_run(str(folder), "run")
 
 
 def test_runs_of_the_same_folder_name_are_told_apart(tmp_path):
