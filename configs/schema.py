@@ -156,8 +156,10 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
     """Everything `generate_images` needs. What is None at first is decided from the rest."""
 
     def settle(self) -> None:
-        method, name = self.identity()["method"], self._slug()
-        self.fill(output_dir=f"outputs/{self.model}_{method}_{name}_{self.fingerprint()[:8]}")
+        name = Path(self.prompt).stem if self.source == "file" else self.prompt
+        name = re.sub(r"[^a-z0-9]+", "-", name.lower())[:24].strip("-") or "prompt"
+        method, number = self.identity()["method"], self.fingerprint()[:8]
+        self.fill(output_dir=f"outputs/{self.model}_{method}_{name}_{number}")
 
     def with_method(self, method: MethodSettings) -> "RunSettings":
         """Return the same run by another method; it keeps the drafter if it needs one."""
@@ -183,8 +185,3 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
 
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
-
-    def _slug(self) -> str:
-        """Return the prompt, or its file's name, as part of a folder's name."""
-        name = Path(self.prompt).stem if self.source == "file" else self.prompt
-        return re.sub(r"[^a-z0-9]+", "-", name.lower())[:24].strip("-") or "prompt"

@@ -35,31 +35,18 @@ def compare(
     near_tie: float = NEAR_TIE,  # the largest gap that rounding may decide in types but fp64
 ) -> Comparison:
     """Compare images of the same jobs; in fp64 no difference counts as a near-tie."""
-    theirs = {image.job.id: image for image in other}
-    gaps = {
-        image.job.id: first_gap(target, distribution, image, theirs[image.job.id])
-        for image in baseline
-    }
-    differing = {name: apart for name, apart in gaps.items() if apart is not None}
+    theirs = {image.job.id: image.codes for image in other}
+    gaps: dict[str, float] = {}  # of the first token that differs from the baseline's, by image
+    for image in baseline:
+        codes = theirs[image.job.id]
+        if len(differing := (image.codes != codes).nonzero()):
+            first = codes[: int(differing[0]) + 1]
+            gaps[image.job.id] = gap(target, distribution, image, first)
     # In fp64 even a gap of 0 is wrong, so -1 lets none pass.
     largest = -1.0 if target.dtype == torch.float64 else near_tie
     # `not <=` in place of `>`: a gap that is NaN is wrong, too.
-    wrong = tuple(name for name, apart in differing.items() if not apart <= largest)
-    identical = len(gaps) - len(differing)
-    return Comparison(len(baseline), identical, len(differing) - len(wrong), wrong)
-
-
-def first_gap(
-    target: TargetModel,
-    distribution: SamplingDistribution,
-    image: FinishedImage,
-    other: FinishedImage,
-) -> float | None:
-    """Return the `gap` of the first token that differs from the baseline's; None if none does."""
-    differs = (image.codes != other.codes).nonzero()
-    if not len(differs):
-        return None
-    return gap(target, distribution, image, other.codes[: int(differs[0]) + 1])
+    wrong = tuple(name for name, apart in gaps.items() if not apart <= largest)
+    return Comparison(len(baseline), len(baseline) - len(gaps), len(gaps) - len(wrong), wrong)
 
 
 @torch.inference_mode()

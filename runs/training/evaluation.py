@@ -113,8 +113,10 @@ class Evaluation:
         for image in self.held:
             rows = self.rows([image]).to(self.target.device, self.target.dtype)
             log_p = target_distribution(self.target, rows, distribution)[0]
+            # images may share a caption, so the image's number tells them apart
+            seed = image_seed(self.settings.seed, self.tokens.captions[image], sample=image)
             positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
-            noise = gumbel(self._seed(image), "target", positions, log_p.shape[1]).to(log_p.dtype)
+            noise = gumbel(seed, "target", positions, log_p.shape[1]).to(log_p.dtype)
             noise = noise * (not distribution.greedy)  # at temperature 0 the target has none
             levels = draft_distributions(self.target, head, rows, distribution, count)
             choices, drafts = choose(log_p, noise), [log_q[0] for log_q in levels]
@@ -170,10 +172,6 @@ class Evaluation:
             "doubts": list(filter(None, doubts)),
             "identical": sum(torch.equal(a.codes, b.codes) for a, b in pairs),
         }
-
-    def _seed(self, image: int) -> int:
-        # Images may share a caption, so the image's number tells them apart.
-        return image_seed(self.settings.seed, self.tokens.captions[image], sample=image)
 
 
 def trained_settings(settings: TrainSettings) -> dict[str, Any]:
