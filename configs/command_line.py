@@ -30,6 +30,7 @@ from configs.fields import (
     parse,
     read_yaml,
     refuse,
+    refusing,
     settings_fields,
 )
 from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
@@ -206,7 +207,7 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
         raise mismatch(source, repr(entry), expected, near_names(name, METHODS) or OF_YOUR_OWN)
     flags = {flag: f for flag, f in METHOD_FLAGS.items() if flag != "method"}
     given: Values = {}
-    try:
+    with refusing(f"{source}, in {entry!r}: "):
         recipe = {"method": name}
         if _is_recipe(name):
             written = read_recipe(name, "benchmark")
@@ -222,8 +223,6 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
         values, _ = with_method(recipe, given)
         kept = shared.keys() & applicable(shared | values)
         return build(MethodSettings, {flag: shared[flag] for flag in kept} | values)
-    except SettingsError as error:
-        raise SettingsError(f"{source}, in {entry!r}: {error}") from error
 
 
 def run_values_of(entries: Iterable[str]) -> Values:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
-from configs.fields import SettingsError, found_at, mismatch, one_of
+from configs.fields import found_at, mismatch, one_of, refusing
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_folder import (
     MANIFEST,
@@ -153,10 +153,8 @@ def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], str | None]:
 
 def _manifest(folder: Path, flag: str) -> Line:
     """Return run.json; a SettingsError if it cannot be read or lacks what the tables need."""
-    try:
+    with refusing(f"{flag} "):
         manifest = read_manifest(folder)
-    except SettingsError as error:
-        raise SettingsError(f"{flag} {error}") from error
     settings = manifest["settings"]
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings.get(name), kind)]
     if not wrong and settings["verifier"] not in VERIFIERS:
