@@ -83,7 +83,7 @@ class PictureScores:
 
     finite: bool  # whether all logits are
     entropy: Tensor  # (n,) of the distributions with the prompt, in nats
-    guided: Tensor | None  # (n,) total variation that guidance makes; None without guidance
+    guided: Tensor  # (n,) total variation that guidance makes
     order: Tensor  # (m,) see `order_rates`
 
 
@@ -179,11 +179,9 @@ class Checkpoint:
         rows = self.rows(self.target, [text], codes[None])
         levels = Levels.of(self.target.grid, 1, rows.ids.device)
         logits = self.target.score(levels.wanted(rows)).float()  # (guidance, tokens - 1, codes)
-        log_p, guided = logits[0].log_softmax(-1), None
-        if len(logits) > 1:
-            cfg = self.settings.sampling.cfg
-            mixed = (logits[1] + cfg * (logits[0] - logits[1])).softmax(-1)
-            guided = (mixed - log_p.exp()).abs().sum(-1) / 2
+        log_p = logits[0].log_softmax(-1)
+        mixed = sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
+        guided = (mixed - log_p.exp()).abs().sum(-1) / 2
         entropy = torch.special.entr(log_p.exp()).sum(-1)
         order = order_rates(log_p, codes.to(log_p.device))
         return PictureScores(bool(logits.isfinite().all()), entropy, guided, order)

@@ -219,11 +219,11 @@ class Training:
             if made.get(name) == value:
                 continue
             allowed = f"{made.get(name)!r}, as the checkpoint in {self.settings.output_dir} has"
+            advice = "Or use another --output_dir."
             if name == "steps":
                 drafter = self.settings.folder / "drafter"
                 advice = f"To train on, use --start_from {drafter} and another --output_dir."
-                refuse(name, value, allowed, advice)
-            refuse(name, value, allowed, "Or use another --output_dir.")
+            refuse(name, value, allowed, advice)
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")
