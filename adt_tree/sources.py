@@ -1,4 +1,4 @@
-"""From what `Pipeline.from_pretrained` is given to the settings of a model."""
+"""From what `Pipeline.from_pretrained` and a pipeline's calls are given to settings and images."""
 
 import os
 import re

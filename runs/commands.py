@@ -34,10 +34,7 @@ _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of `generate_images`; a SettingsError also for missing folders."""
     recipe, given = read("generate_images", texts)
-    values, method = with_method(decodable(recipe, given), given)
-    run = _checked(RunSettings, values, given, method)
-    tell_foreign_numbers(run.model_path, method)
-    return run
+    return engine_settings(decodable(recipe, given), given, RunSettings)
 
 
 def decodable(recipe: Values, given: Values, say: Callable[[str], None] = remark) -> Values:
@@ -196,13 +193,14 @@ def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     return settings
 
 
-def engine_settings(recipe: Values, given: Values) -> EngineSettings:
+def engine_settings(recipe: Values, given: Values, owner: type[E] = EngineSettings) -> E:
     """Return the settings of a model that draws any prompt; a SettingsError for missing folders.
 
-    recipe, given: values by flag, of a recipe and of the caller, whose values win.
+    recipe, given: values by flag, of a recipe and of the caller, whose values win. owner: of the
+    settings, which may be more.
     """
     values, method = with_method(recipe, given)
-    settings = _checked(EngineSettings, values, given, method)
+    settings = _checked(owner, values, given, method)
     tell_foreign_numbers(settings.model_path, method)
     return settings
 
