@@ -21,7 +21,6 @@ from configs.methods import MethodSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from decoding.images import Job
-from decoding.noise import image_seed
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
 from drafters.training.rows import Rows, join_prompts, target_rows
@@ -32,9 +31,11 @@ from models.target import TargetModel
 from runs.check.memory import free_memory
 from runs.check.report import Finding, judged, size, skipped
 from runs.check.transformers import ORACLES
+from runs.drawing import image_jobs
 from runs.exactness import NEAR_TIE, compare
 from runs.measure import BASELINE, Measurement, measure
 from runs.methods import sampling_distribution
+from runs.prompts import numbered
 from runs.session import DTYPES, Session, open_session, target_options
 from scenes.captions import caption
 from scenes.painting import render_scene
@@ -131,8 +132,7 @@ class Checkpoint:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        texts = self.captions[:IMAGES]
-        return [Job(str(number), text, image_seed(0, text)) for number, text in enumerate(texts)]
+        return image_jobs(numbered(self.captions[:IMAGES]), seed=0)
 
     @cached_property
     def plain(self) -> Measurement:

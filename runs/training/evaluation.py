@@ -9,7 +9,6 @@ import torch
 
 from configs.fields import mismatch, settings_fields
 from configs.training import TrainSettings
-from decoding.images import Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import SamplingDistribution, choose
 from drafters.block import BlockHead
@@ -23,8 +22,10 @@ from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
 from models.target import TargetModel
+from runs.drawing import image_jobs
 from runs.measure import BASELINE, exceeds_tau, measure, waited
 from runs.methods import sampling_distribution
+from runs.prompts import numbered
 from runs.session import Session
 from support.durable import encode_json, replace_file
 from support.json_files import read_object
@@ -147,10 +148,7 @@ class Evaluation:
         """Return tau and the speed-up over plain decoding, for the first held-out captions."""
         # distinct captions: the same prompt with the same seed gives the same image
         captions = list(dict.fromkeys(self.tokens.captions[image] for image in self.held))
-        jobs = [
-            Job(str(number), text, image_seed(self.settings.seed, text))
-            for number, text in enumerate(captions[: self.settings.eval_images])
-        ]
+        jobs = image_jobs(numbered(captions[: self.settings.eval_images]), self.settings.seed)
         if not jobs:
             return {}
         method = self.settings.evaluated
