@@ -12,5 +12,5 @@ def ran(
     words: Sequence[str | Path], cwd: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """A program that has ended; variables: of its environment, beside ours."""
-    environment = os.environ | variables
-    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+    options = {"capture_output": True, "text": True, "timeout": 1800}
+    return subprocess.run(words, cwd=cwd, env=os.environ | variables, **options)

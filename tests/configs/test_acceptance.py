@@ -33,8 +33,8 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
             assert found.lossless == (verifier not in RELAXED)
             continue
         own = f"--method {method}" + (f" and --proposal {proposal}" if proposal else "")
-        message = f"--verifier: expected exact.* with {own}, got '{verifier}'. {verifier} needs --"
-        with pytest.raises(SettingsError, match=message):
+        message = f"--verifier: expected exact.* with {own}, got '{verifier}'. {verifier} needs "
+        with pytest.raises(SettingsError, match=message + ("--proposal " if proposal else "--")):
             MethodSettings(method, proposal, verifier=verifier)
 
 

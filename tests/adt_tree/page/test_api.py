@@ -43,8 +43,8 @@ class Gate:
         self.ended = 0  # batches
         self.rounds = 0
         self.fault: Exception | None = None
-        self._open = threading.Event()
-        self._open.set()
+        self.way = threading.Event()
+        self.way.set()
 
     def draw(self, settings, jobs, watcher=None) -> Iterator:
         if self.fault is not None:
@@ -55,17 +55,11 @@ class Gate:
     def _gated(self, steps: Iterator) -> Iterator:
         try:
             for step in steps:
-                assert self._open.wait(30)
+                assert self.way.wait(30)
                 self.rounds += 1
                 yield step
         finally:
             self.ended += 1
-
-    def close(self) -> None:
-        self._open.clear()
-
-    def open(self) -> None:
-        self._open.set()
 
 
 class KeptOrders(ImageQueue):
@@ -236,7 +230,7 @@ def test_what_fails_while_it_is_generated_is_told(served, monkeypatch, fault, me
 def closed(served) -> Iterator[Gate]:
     """The gate, closed until the test opens it, with a batch of one image before it."""
     gate = served.gate
-    gate.close()
+    gate.way.clear()
     gate.batches.clear()
     orders.clear()
     gate.ended = 0
@@ -246,7 +240,7 @@ def closed(served) -> Iterator[Gate]:
             until(lambda: gate.batches == [1])
             yield gate
         finally:
-            gate.open()
+            gate.way.set()
             assert len(first.result().data) == 1
 
 
@@ -258,7 +252,7 @@ def test_requests_that_wait_are_generated_together_up_to_a_limit(served, closed)
         with pytest.raises(APIStatusError, match="Too many requests wait") as caught:
             served.images()
         assert (caught.value.status_code, caught.value.type) == (429, "rate_limit_error")
-        closed.open()
+        closed.way.set()
         answers = [answer.result() for answer in answers]
     assert closed.batches == [1, 3]
     for own, answer in zip(asked, answers, strict=True):
@@ -272,17 +266,17 @@ def test_a_client_that_leaves_ends_its_images(served, closed):
     until(lambda: len(orders) == 2)
     waits.close()
     until(lambda: orders[1].images.cancelled())
-    closed.open()
+    closed.way.set()
     until(lambda: closed.ended == 1)
     time.sleep(3 * GATHER)
-    closed.close()
+    closed.way.clear()
     begun = sent(served, n=3)
     until(lambda: len(closed.batches) == 2)
     assert closed.batches == [1, 3]  # none of 2
     begun.close()
     until(lambda: orders[2].images.cancelled())
     rounds = closed.rounds
-    closed.open()
+    closed.way.set()
     until(lambda: closed.ended == 2)
     assert closed.rounds == rounds + 1
 

@@ -32,9 +32,6 @@ class Machine:
     cpu: float = 0.0
     noise: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
-    def clock(self) -> float:
-        return self.cpu
-
     def engine(self, method: str, seconds: float, repeat: int) -> Any:
         """An engine that needs `seconds` of CPU time per image, give or take 2 %."""
 
@@ -50,7 +47,7 @@ class Machine:
 
     def measured(self, method: str, seconds: float, repeats: int, jobs: list[Job]) -> list:
         engines = [self.engine(method, seconds, repeat) for repeat in range(repeats)]
-        return [joined([measure(e, [job], self.clock) for job in jobs]) for e in engines]
+        return [joined([measure(e, [job], lambda: self.cpu) for job in jobs]) for e in engines]
 
     def row(self, repeats: int = 3, jobs: list[Job] = JOBS, on_cpu: bool = True) -> dict[str, Any]:
         ar = self.measured("ar", AR, repeats, jobs)
