@@ -19,10 +19,10 @@ FILES = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
 
 @pytest.fixture
 def bench(tmp_path):
+    empty_checkpoint(tmp_path / "model")
+
     def build(text: str, *words: str) -> BenchmarkSettings:
         (tmp_path / "mine.yaml").write_text(text)
-        if not (tmp_path / "model").exists():
-            empty_checkpoint(tmp_path / "model")
         paths = {"model_path": str(tmp_path / "model"), "sweep": str(tmp_path / "mine.yaml")}
         return benchmark_settings({"prompt": "a cat"} | paths | read_words("benchmark", words))
 

@@ -16,12 +16,8 @@ from pathlib import Path
 
 from configs.targets import ROOT
 
-PAGES = (
-    "README.md",
-    "ckpts/tiny/README.md",
-    "configs/prompts/README.md",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
-)
+PAGES = ("README.md", "ckpts/tiny/README.md", "configs/prompts/README.md")
+PAGES += tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
 _KINDS = ("smoke", "not run", "shorter", "file", "append")
 _BLOCK = re.compile(r"(?ms)^((?:<!--[^\n]*-->\n)*)```(\w*)\n(.*?)^```$")
 _COMMENT = re.compile(r"<!-- ([a-z ]+?)(?:: (.*?))? -->")

@@ -216,9 +216,7 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert said in capsys.readouterr().err
 
 
-def test_a_drafter_without_a_calibration_gets_one(
-    tune, checkpoint, tmp_path, capsys, monkeypatch
-) -> None:
+def test_a_drafter_without_a_calibration_gets_one(tune, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
     assert tune(methods="jacobi:window=2,eagle2:nodes=4:depth=2", temperature=0.7) == 0
     printed = capsys.readouterr().out

@@ -45,11 +45,9 @@ def scenes():
 
 
 def test_scores_by_hand():
-    seen = _attributes(
-        _record("plain", "blue", "blue ring", "red star"),
-        _record("cloudy", "green", "red heart", "white heart"),
-    )
-    assert compare(seen, _attributes(*SAID)) == {
+    first = _record("plain", "blue", "blue ring", "red star")
+    second = _record("cloudy", "green", "red heart", "white heart")
+    assert compare(_attributes(first, second), _attributes(*SAID)) == {
         "background_kind": 1.0,
         "background_colour": 0.5,
         "background": 0.5,

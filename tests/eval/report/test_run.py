@@ -122,9 +122,8 @@ def test_records_without_figures_and_other_lines_are_left_out(folder):
 
 
 def test_traces_of_the_images_on_show(folder):
-    whole, other = (
-        [{"id": name} | entry for entry in rounds_of([2] * 85)] for name in ("00000_0", "00001_0")
-    )
+    rounds, names = rounds_of([2] * 85), ("00000_0", "00001_0")
+    whole, other = ([{"id": name} | entry for entry in rounds] for name in names)
     # the last round twice, as after a kill, and an image of which one round is there
     entries = [*whole, *other, other[-1], other[0] | {"id": "00002_0"}]
     text = "".join(json.dumps(entry) + "\n" for entry in entries)
