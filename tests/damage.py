@@ -40,8 +40,6 @@ def entry(name: str, value: object, place: str = ".") -> Damage:
 
 
 def vqgan(name: str, value: object) -> Damage:
-    """Change a size in vqgan.yaml."""
-
     def damage(folder: Path) -> None:
         path = folder / "tokenizer" / "vqgan.yaml"
         document = yaml.safe_load(path.read_text())
@@ -53,7 +51,6 @@ def vqgan(name: str, value: object) -> Damage:
 
 
 def content(name: str, text: str | bytes) -> Damage:
-    """Replace a file."""
     return lambda folder: (folder / name).write_bytes(
         text if isinstance(text, bytes) else text.encode()
     )
@@ -71,13 +68,10 @@ def text(name: str, old: str, new: str) -> Damage:
 
 
 def cut(name: str, size: int) -> Damage:
-    """Cut bytes off a file's end."""
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-size])
 
 
 def gone(*names: str) -> Damage:
-    """Remove files and folders."""
-
     def damage(folder: Path) -> None:
         for name in names:
             path = folder / name
@@ -87,8 +81,6 @@ def gone(*names: str) -> Damage:
 
 
 def a_folder(name: str) -> Damage:
-    """Put a folder in the place of a file."""
-
     def damage(folder: Path) -> None:
         (folder / name).unlink()
         (folder / name).mkdir()
@@ -108,8 +100,6 @@ def pickled(place: str, held: object) -> Damage:
 
 
 def weights(change: Callable[[State], object], name: str = "model.safetensors") -> Damage:
-    """Change the tensors in a weight file."""
-
     def damage(folder: Path) -> None:
         state = read_state(folder / name)
         change(state)
@@ -154,7 +144,6 @@ class Evil:
 
 
 def with_code(place: str) -> Damage:
-    """Put a .bin file that would run code in the place of weights."""
     return lambda folder: pickled(place, {"weight": Evil(folder.parent / "ran")})(folder)
 
 

@@ -106,8 +106,6 @@ class FakeSession:
 
 
 def fake_opener(engine: FakeEngine) -> Callable[[RunSettings], FakeSession]:
-    """Return what opens a session with this engine."""
-
     def open_session(settings: RunSettings) -> FakeSession:
         if settings.device == "cuda":
             raise SettingsError("--device: expected cpu, got 'cuda'")

@@ -212,7 +212,6 @@ def finished(engine: Engine, jobs: Iterable[Job]) -> dict[str, FinishedImage]:
 
 
 def codes(engine: Engine, jobs: Iterable[Job]) -> dict[str, list[int]]:
-    """Generate the images of some jobs and return their codes."""
     return {name: image.codes.tolist() for name, image in finished(engine, jobs).items()}
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from fakes import finished
 from PIL import Image
 from small import FLAGS, LUMINA, small_settings, write_checkpoint
 from small_emu3 import write_emu3
@@ -39,11 +40,9 @@ class Small:
     open: Callable[[RunSettings], Session] = open_session
 
     def settings(self, folder: Path, dtype: str = "fp64") -> RunSettings:
-        """The settings of a run on a folder."""
         return small_settings(folder, dtype, self.model)
 
     def load(self, folder: Path, method: MethodSettings = PLAIN, dtype: str = "fp64") -> Session:
-        """Open a session on a folder."""
         return self.open(self.settings(folder, dtype).with_method(method))
 
 
@@ -77,16 +76,13 @@ def size_flag(model: str) -> list[str]:
 
 
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    """Return whether two networks have equal weights."""
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
 @torch.inference_mode()
 def cached_logits(target: TargetModel, text: str, codes: list[int]) -> Tensor:
-    """Return logits (2, 1 + codes, vocab) after the prompt and after every code, read one by
-    one.
-    """
+    """Return logits (2, 1 + codes, vocab) after the prompt and every code, read one by one."""
     rows = target.prompt(text, 2)
     length = rows.ids.shape[1]
     shape = CacheShape(1, 2, length + len(codes))
@@ -118,8 +114,8 @@ def _images(
 ) -> list:
     engine = session.open_engine(method, sampling, images=2)
     jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
-    images = [image for step in engine.generate(jobs) for image in step.finished]
-    return sorted(images, key=lambda image: image.job.id)
+    images = finished(engine, jobs)
+    return [images[job.id] for job in jobs]
 
 
 def extracted(

@@ -1,7 +1,6 @@
-"""LlamaGen and its drafter as defined, in fp64 from the public weights: one row, no cache, no
-batch.
-"""
+"""LlamaGen and its drafter as defined, in fp64 from the public weights, row by row."""
 
+import cmath
 from pathlib import Path
 
 import torch
@@ -13,7 +12,6 @@ HEADS = 2
 
 
 def weights(path: Path) -> dict[str, Tensor]:
-    """Read a weight file in fp64."""
     state = load_file(path) if path.suffix == ".safetensors" else torch.load(path)
     return {key: value.double() for key, value in state.items()}
 
@@ -25,10 +23,7 @@ def turns(slots: int, side: int, head_dim: int) -> Tensor:
         for pair in range(head_dim // 2):
             along = cell // side if pair < head_dim // 4 else cell % side
             frequency = 10000.0 ** (-2 * (pair % (head_dim // 4)) / (head_dim / 2))
-            numbers[slots + cell, pair] = torch.polar(
-                torch.ones((), dtype=torch.float64),
-                torch.tensor(along * frequency, dtype=torch.float64),
-            )
+            numbers[slots + cell, pair] = cmath.exp(1j * along * frequency)
     return numbers
 
 
@@ -43,9 +38,8 @@ def attention(w: dict[str, Tensor], prefix: str, x: Tensor, turn: Tensor, seen: 
         (x @ w[f"{prefix}self_attn.{p}_proj.weight"].T).view(n, HEADS, -1).transpose(0, 1)
         for p in "qkv"
     )
-    q, k = (
-        torch.view_as_complex(part.unflatten(-1, (-1, 2)).contiguous()) * turn for part in (q, k)
-    )
+    pairs = (part.unflatten(-1, (-1, 2)).contiguous() for part in (q, k))
+    q, k = (torch.view_as_complex(pair) * turn for pair in pairs)
     scores = (q @ k.conj().transpose(1, 2)).real / v.shape[-1] ** 0.5  # (heads, n, n)
     mixed = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
     return mixed.transpose(0, 1).reshape(n, hidden) @ w[f"{prefix}self_attn.o_proj.weight"].T
@@ -72,9 +66,8 @@ def target_features(
     seen[padding:, :padding] = False
     layer = 0
     while (prefix := f"model.layers.{layer}.") + "mlp.up_proj.weight" in w:
-        x = x + attention(
-            w, prefix, norm(x, w[f"{prefix}input_layernorm.weight"], 1e-5), turn, seen
-        )
+        before = norm(x, w[f"{prefix}input_layernorm.weight"], 1e-5)
+        x = x + attention(w, prefix, before, turn, seen)
         x = x + mlp(w, prefix, norm(x, w[f"{prefix}post_attention_layernorm.weight"], 1e-5))
         layer += 1
     return norm(x, w["model.norm.weight"], 1e-5)

@@ -1,10 +1,7 @@
-"""A complete small checkpoint in the public format.
-
-Its weights are random; its distributions are neither flat nor certain.
-"""
+"""A complete small random checkpoint; its distributions are neither flat nor certain."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,10 +26,7 @@ torch.set_num_threads(1)  # small matrices; the machine has few cores
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a checkpoint: `side` x `side` image tokens out of `codes` codes.
-
-    spread: about the standard deviation of its logits.
-    """
+    """Sizes of a checkpoint: `side` x `side` image tokens out of `codes` codes."""
 
     side: int = 4
     codes: int = 24
@@ -43,14 +37,13 @@ class Sizes:
     positions: int = 160
     swin_norm: bool = False
     shared_norm: bool = False  # query/key norms of the shape (1, head_dim), as in Lumina's drafter
-    spread: float = 0.8
+    spread: float = 0.8  # about the standard deviation of its logits
     halvings: int = 1  # how often the VQGAN halves an image's side
     words: tuple[str, ...] = ()  # more names of the tokenizer
 
 
-SIZE_WORDS = tuple(
-    f"<reserved{8799 + i:05d}>" for i in range(6)
-)  # the row's end, and sizes up to 5 cells
+# the row's end, and sizes up to 5 cells
+SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(6))
 LUMINA = Sizes(halvings=4, words=SIZE_WORDS, positions=260)
 
 
@@ -62,15 +55,13 @@ def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Pat
 
 def write_networks(folder: Path, config: dict, sizes: Sizes, seed: int = 0) -> None:
     """Write the weights of target and drafter, and the drafter's config.json."""
-    (folder / "drafter").mkdir()
     spec = decoder_spec(config)
     target = randomised(Transformer(spec, spec.vocab), seed, sizes)
     save_file(public_weights(target, sizes), folder / "model.safetensors")
     head_config = config | {"num_hidden_layers": 1, "bias": True}
     head = randomised(EagleHead(decoder_spec(head_config)), seed + 1, sizes)
     make_kin(target, head)
-    (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
-    save_file(public_weights(head, sizes), folder / "drafter" / "model.safetensors")
+    write_drafter(folder / "drafter", head_config, public_weights(head, sizes))
 
 
 def write_shards(folder: Path, suffix: str) -> list[str]:
@@ -82,9 +73,8 @@ def write_shards(folder: Path, suffix: str) -> list[str]:
     placed = {key: names[i % 2] for i, key in enumerate(state)}
     for name in names:
         part = {key: value for key, value in state.items() if placed[key] == name}
-        save_file(part, folder / name) if suffix == "safetensors" else torch.save(
-            part, folder / name
-        )
+        save = save_file if suffix == "safetensors" else torch.save
+        save(part, folder / name)
     index = {"metadata": {}, "weight_map": placed}
     (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
     return names
@@ -106,10 +96,7 @@ def store_weights(folder: Path, kind: str) -> Path:
 
 
 def make_kin(target: Transformer, head: EagleHead) -> None:
-    """Make target and drafter alike, so that drafts are often right.
-
-    In both, features depend most on the last token and less on the context.
-    """
+    """Make features of both depend most on the last token, so that drafts are often right."""
     for module, share in ((target, 0.6), (head, 0.4)):
         for name, weight in module.named_parameters():
             if name.endswith(("out.weight", "down.weight")):
@@ -124,15 +111,19 @@ def write_parts(folder: Path, sizes: Sizes) -> dict:
     tokenizer = byte_tokenizer(sizes.codes, sizes.words)
     (folder / "tokenizer").mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
+    write_vqgan(folder / "tokenizer", sizes)
+    config = public_config(sizes, tokenizer)
+    (folder / "config.json").write_text(json.dumps(config))
+    return config
+
+
+def write_vqgan(folder: Path, sizes: Sizes) -> None:
     vqgan = VqganConfig(
         ch=8, ch_mult=(1,) * sizes.halvings + (2,), num_res_blocks=1, z_channels=4, embed_dim=4,
         n_embed=sizes.codes, resolution=2**sizes.halvings * sizes.side, num_groups=4,
     )  # fmt: skip
     torch.manual_seed(7)
-    save_vqgan(ImageTokenizer(build_vqmodel(vqgan), vqgan), folder / "tokenizer")
-    config = public_config(sizes, tokenizer)
-    (folder / "config.json").write_text(json.dumps(config))
-    return config
+    save_vqgan(ImageTokenizer(build_vqmodel(vqgan), vqgan), folder)
 
 
 def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:
@@ -182,31 +173,44 @@ def _bytes(names: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-def llama_drafter(entries: dict, target: Transformer) -> tuple[EagleHead, dict]:
-    """Return a random drafter for a Llama target, much like it, and the drafter's config.json.
-
-    entries: of the target's decoder.
-    """
+def write_llama_drafter(folder: Path, entries: dict, target: Transformer) -> None:
+    """Write a random drafter for a Llama target of these entries, and make the two alike."""
     config = entries | {"num_hidden_layers": 1, "bias": True}
     config = {name: value for name, value in config.items() if "token_id" not in name}
     positions = target.spec.max_positions
     spec = replace(llama_spec(config), max_positions=positions, first_norm=False)
     head = randomised(EagleHead(spec), 1)
     make_kin(target, head)
-    return head, config
+    write_drafter(folder / "drafter", config, public_state(head, eagle_keys(head.spec, True)))
 
 
-def write_drafter(folder: Path, head: EagleHead, config: dict) -> None:
-    """Write a drafter's folder in the public layout."""
+def write_drafter(folder: Path, config: dict, state: dict[str, Tensor]) -> None:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(public_state(head, eagle_keys(head.spec, True)), folder / "model.safetensors")
+    save_file(state, folder / "model.safetensors")
+
+
+def scaled(codec: nn.Module) -> nn.Module:
+    """Give a codec random weights; activations keep their scale."""
+    for name, weight in codec.named_parameters():
+        if weight.ndim > 1:
+            weight.data = torch.randn_like(weight) / weight[0].numel() ** 0.5
+        elif "norm" in name:
+            weight.data += 0.2 * torch.randn_like(weight)
+    return codec.requires_grad_(False).eval()
+
+
+def spread(table: nn.Parameter, latents: Tensor) -> None:
+    """Spread a codebook's vectors as the encoder's outputs (channels, positions) are."""
+    table.data = latents.mean(1) + latents.std(1) * torch.randn_like(table)
+
+
+def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in state.items()}
 
 
 def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Module:  # noqa: B008
-    """Fill a module of ours or of transformers with random weights; activations keep their
-    scale.
-    """
+    """Fill a network with random weights; activations keep their scale."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in module.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
@@ -225,12 +229,8 @@ def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Modul
 
 def public_weights(module: nn.Module, sizes: Sizes) -> dict[str, Tensor]:
     """Return a transformer or a drafter in the public layout."""
-    keys = (
-        eagle_keys(module.spec, True)
-        if isinstance(module, EagleHead)
-        else decoder_keys(module.spec)
-    )
-    state = public_state(module, keys)
+    drafter, spec = isinstance(module, EagleHead), module.spec
+    state = public_state(module, eagle_keys(spec, True) if drafter else decoder_keys(spec))
     once = [key for key in state if sizes.shared_norm and is_head_norm(key)]
     return state | {key: state[key][:1].clone() for key in once}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from small import randomised, scaled, special_tokenizer, spread, write_llama_drafter
 from tokenizers import Tokenizer, pre_tokenizers
 from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
@@ -31,11 +31,7 @@ AUTHORS = (
 CODES = 24
 
 
-def write_emu3(
-    folder: Path,
-    layout: str = "new",
-    positions: int = 260,
-) -> Path:
+def write_emu3(folder: Path, layout: str = "new", positions: int = 260) -> Path:
     """Write target, drafter and tokenizer; returns the folder.
 
     layout: new (of today's transformers) or old (keys of the public files).
@@ -45,7 +41,7 @@ def write_emu3(
     spec, entries = Emu3().spec(config.to_dict()), Emu3().entries(config.to_dict())
     target = randomised(Transformer(spec, spec.vocab), 0)
     # first, since it also makes the target's weights more like the drafter's
-    write_drafter(folder / "drafter", *llama_drafter(entries, target))
+    write_llama_drafter(folder, entries, target)
     state = public_state(target, decoder_keys(target.spec, None, DECODER))
     codec = small_movq(config.vq_config).state_dict()
     state |= {f"model.vqmodel.{key}": value.clone() for key, value in codec.items()}
@@ -70,7 +66,6 @@ def write_words(folder: Path, codes: int) -> None:
 
 
 def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights under the keys of the public files."""
     names = (
         ("model.text_model.", "text_model.model."),
         ("model.vqmodel.", "vqmodel."),
@@ -81,7 +76,6 @@ def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def public_config(vocabulary: dict[str, int], positions: int) -> Emu3Config:
-    """Return transformers' config.json of the family with small numbers."""
     return Emu3Config(
         architectures=["Emu3ForConditionalGeneration"],
         vocabulary_map=vocabulary,
@@ -101,23 +95,12 @@ def public_config(vocabulary: dict[str, int], positions: int) -> Emu3Config:
 
 
 def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
-    """Return transformers' codec with random weights; activations keep their scale.
-
-    The codes' latents are spread as the encoder's outputs are.
-    """
     torch.manual_seed(0)
-    model = Emu3VQVAE(config).eval()
-    for name, weight in model.named_parameters():
-        if "norm" in name and weight.ndim == 1:
-            weight.data += 0.2 * torch.randn_like(weight)
-        elif weight.ndim > 1:
-            weight.data = torch.randn_like(weight) / weight[0].numel() ** 0.5
-    model.requires_grad_(False)
+    model = scaled(Emu3VQVAE(config))
     colours = torch.rand(8, 1, 3, 4, 4) * 2 - 1
     pixels = colours.repeat_interleave(8, 3).repeat_interleave(8, 4).repeat(1, 4, 1, 1, 1)
     latents = model.quant_conv(model.encoder(pixels).transpose(1, 2)).transpose(0, 1).flatten(1)
-    codes = model.quantize.embedding.weight
-    codes.data = latents.mean(1) + latents.std(1) * torch.randn_like(codes)
+    spread(model.quantize.embedding.weight, latents)
     return model
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 import yaml
-from small import llama_drafter, randomised, write_drafter
+from small import randomised, scaled, spread, write_llama_drafter
 from small_emu3 import AUTHORS, write_words
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -14,12 +14,10 @@ from models.codecs.vqgan_files import build_vqmodel, to_taming
 from models.targets.emu3 import Emu35
 
 FIRST = 256 + len(AUTHORS)  # id of the first image code
-
-
 CODES = 24
 
 
-def write_emu3_5(folder: Path, positions: int = 260) -> Path:
+def write_emu3_5(folder: Path) -> Path:
     """Write target and drafter, tokenizer and codec next to them; returns the folder."""
     config = Qwen3Config(
         vocab_size=FIRST + CODES,
@@ -29,7 +27,7 @@ def write_emu3_5(folder: Path, positions: int = 260) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
-        max_position_embeddings=positions,
+        max_position_embeddings=260,
         rms_norm_eps=1e-5,
         rope_theta=1e6,
         tie_word_embeddings=False,
@@ -43,12 +41,11 @@ def write_emu3_5(folder: Path, positions: int = 260) -> Path:
         write(home / name, CODES)
     network = Emu35().network(entries)
     network.fill(folder, torch.float32, torch.device("cpu"))
-    write_drafter(folder / "drafter", *llama_drafter(Emu35().entries(entries), network.module))
+    write_llama_drafter(folder, Emu35().entries(entries), network.module)
     return folder
 
 
 def public_entries(config: Qwen3Config) -> dict:
-    """Return the authors' config.json of a decoder."""
     names = (
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim",
         "num_attention_heads", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps",
@@ -63,16 +60,10 @@ def write_ibq(folder: Path, codes: int) -> None:
     """Write the codec as in BAAI/Emu3.5-VisionTokenizer; latents spread as the encoder's do."""
     config = VqganConfig(32, (1, 1, 1, 1, 2), 1, 8, 8, codes, 64, coarse_attention=True)
     torch.manual_seed(7)
-    model = build_vqmodel(config).requires_grad_(False)
-    for name, weight in model.named_parameters():
-        if weight.ndim > 1:
-            weight.data = torch.randn_like(weight) / weight[0].numel() ** 0.5
-        elif "norm" in name:
-            weight.data += 0.2 * torch.randn_like(weight)
+    model = scaled(build_vqmodel(config))
     pixels = (torch.rand(8, 3, 4, 4) * 2 - 1).repeat_interleave(16, 2).repeat_interleave(16, 3)
     latents = model.quant_conv(model.encoder(pixels)).transpose(0, 1).flatten(1)
-    table = model.quantize.embedding.weight
-    table.data = latents.mean(1) + latents.std(1) * torch.randn_like(table)
+    spread(model.quantize.embedding.weight, latents)
     torch.save(to_taming(model.state_dict(), len(config.ch_mult)), folder / "model.ckpt")
     sizes = {"ch": 32, "ch_mult": [1, 1, 1, 1, 2], "num_res_blocks": 1, "z_channels": 8}
     fixed = {"double_z": False, "in_channels": 3, "out_ch": 3, "dropout": 0.0}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from small import randomised, special_tokenizer, write_llama_drafter
 from torch import Tensor
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
@@ -20,7 +20,7 @@ NAMES = ("<pad>", "<sop>", "<eop>", "<|user|>")
 TEMPLATE = "{% for m in messages %}<|user|>\n{{ m['content'][0]['text'] }}\n{% endfor %}"
 
 
-def write_glm_image(root: Path, share: float = 0.5, shard: str = "50GB") -> Path:
+def write_glm_image(root: Path, share: float = 0.5) -> Path:
     """Write a folder of all parts; returns the target's. share: of rotated channels."""
     folder, processor = root / "vision_language_encoder", root / "processor"
     config = GlmImageConfig(
@@ -41,13 +41,13 @@ def write_glm_image(root: Path, share: float = 0.5, shard: str = "50GB") -> Path
     )  # fmt: skip
     model = randomised(GlmImageForConditionalGeneration(config), 0)
     model.lm_head.weight.data[CODES:] += 0.5  # other ids would often be likelier than codes
-    model.save_pretrained(folder, max_shard_size=shard)
+    model.save_pretrained(folder, max_shard_size="60KB")  # several files
     processor.mkdir()
     processor_files(processor)
     entries = GlmImage().entries(json.loads((folder / "config.json").read_text()))
     options = TargetOptions(torch.float32, torch.device("cpu"), target_size="96x64")
     target = GlmImage().load(folder, options)
-    write_drafter(folder / "drafter", *llama_drafter(entries, target.transformer))
+    write_llama_drafter(folder, entries, target.transformer)
     return folder
 
 
@@ -74,7 +74,6 @@ def codes_of(pixels: Tensor) -> Tensor:
 
 
 def write_painter(root: Path) -> None:
-    """Write the parts of diffusers' pipeline around those of `write_glm_image`."""
     import diffusers
     from transformers import ByT5Tokenizer, T5Config, T5EncoderModel
 

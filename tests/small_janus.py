@@ -7,36 +7,23 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from small import randomised, special_tokenizer, write_llama_drafter
 from small_llamagen import public_vq, small_janus
 from torch import Tensor
 from transformers import JanusConfig, JanusForConditionalGeneration
 
 from models.files.network import public_state
-from models.targets.janus import (
-    BEGIN_IMAGE,
-    BOS,
-    PAD,
-    JanusNetwork,
-    JanusPro,
-    janus_keys,
-)
+from models.targets.janus import BEGIN_IMAGE, BOS, PAD, JanusNetwork, JanusPro, janus_keys
 
 SPECIAL = (
     BOS, "<｜end▁of▁sentence｜>", PAD, "<|User|>", "<|Assistant|>", "<image_placeholder>",
     BEGIN_IMAGE, "<end_of_image>",
 )  # fmt: skip
 _LEVELS = (1, 1, 1, 1, 2)  # of the codec: 16 pixels per token
-
-
 SIDE, CODES, HIDDEN = 4, 24, 32  # images of SIDE x SIDE out of CODES codes
 
 
-def write_janus(
-    folder: Path,
-    authors: bool = False,
-    special: Sequence[str] = SPECIAL,
-) -> Path:
+def write_janus(folder: Path, authors: bool = False, special: Sequence[str] = SPECIAL) -> Path:
     """Write target, drafter and tokenizer; returns the folder.
 
     authors: keys, config.json and .bin as deepseek-ai has them, else as transformers writes them.
@@ -48,7 +35,7 @@ def write_janus(
     randomised(network, 0).embed_codes()
     entries = JanusPro().entries(config.to_dict())
     # first, since it also makes the target's weights more like the drafter's
-    write_drafter(folder / "drafter", *llama_drafter(entries, network.transformer))
+    write_llama_drafter(folder, entries, network.transformer)
     state = whole_state(config, network)
     if authors:
         torch.save(authors_state(state), folder / "pytorch_model.bin")
@@ -61,7 +48,6 @@ def write_janus(
 
 
 def public_config(ids: int) -> JanusConfig:
-    """Return transformers' config.json of the family with small numbers."""
     return JanusConfig(
         architectures=["JanusForConditionalGeneration"],
         text_config={
@@ -83,36 +69,23 @@ def public_config(ids: int) -> JanusConfig:
 
 
 def authors_config(config: JanusConfig) -> dict:
-    """Return the same as deepseek-ai writes it; entries that are transformers' defaults are left
-    out there.
-    """
+    """Return the same as deepseek-ai writes it, without entries that are defaults."""
     text, vq = config.text_config, config.vq_config
     names = ("hidden_size", "intermediate_size", "max_position_embeddings", "model_type",
              "num_attention_heads", "num_hidden_layers", "vocab_size")  # fmt: skip
     aligner = {"depth": 2, "input_dim": vq.embed_dim, "n_embed": vq.projection_dim}
-    return {
-        "model_type": "multi_modality",
-        "architectures": ["MultiModalityCausalLM"],
-        "aligner_config": {"cls": "MlpProjector", "params": aligner | {"input_dim": 16}},
-        "gen_aligner_config": {"cls": "MlpProjector", "params": aligner},
-        "gen_head_config": {
-            "cls": "vision_head",
-            "params": {
-                "image_token_embed": vq.projection_dim,
-                "image_token_size": vq.num_embeddings,
-                "n_embed": vq.projection_dim,
-            },
-        },
-        "gen_vision_config": {
-            "cls": "VQ-16",
-            "params": {"image_token_size": vq.num_embeddings, "n_embed": vq.embed_dim},
-        },
-        "language_config": {name: getattr(text, name) for name in names},
-        "vision_config": {
-            "cls": "CLIPVisionTower",
-            "params": {"image_size": config.vision_config.image_size},
-        },
+    codes = {"image_token_size": vq.num_embeddings}
+    head = codes | {"image_token_embed": vq.projection_dim, "n_embed": vq.projection_dim}
+    parts = {
+        "aligner": ("MlpProjector", aligner | {"input_dim": 16}),
+        "gen_aligner": ("MlpProjector", aligner),
+        "gen_head": ("vision_head", head),
+        "gen_vision": ("VQ-16", codes | {"n_embed": vq.embed_dim}),
+        "vision": ("CLIPVisionTower", {"image_size": config.vision_config.image_size}),
     }
+    entries = {"model_type": "multi_modality", "architectures": ["MultiModalityCausalLM"]}
+    entries |= {f"{part}_config": {"cls": c, "params": p} for part, (c, p) in parts.items()}
+    return entries | {"language_config": {name: getattr(text, name) for name in names}}
 
 
 def whole_state(config: JanusConfig, network: JanusNetwork) -> dict[str, Tensor]:
@@ -127,7 +100,6 @@ def whole_state(config: JanusConfig, network: JanusNetwork) -> dict[str, Tensor]
 
 
 def authors_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights under deepseek-ai's keys."""
     names = (
         ("model.language_model.", "language_model.model."),
         ("model.generation_embeddings.", "gen_embed."),

@@ -4,23 +4,19 @@ import json
 from pathlib import Path
 
 import torch
-from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from small import Sizes, randomised, special_tokenizer, write_llama_drafter, write_vqgan
 from transformers import GemmaConfig, GemmaForCausalLM
 
 from models.base import TargetOptions
-from models.codecs.vqgan import ImageTokenizer, VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.targets.liquid import Liquid
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<boi>", "<eoi>", "<unconditional>")
 # entries that Gemma's first config.json has in place of transformers' of today
 FIRST = {"hidden_act": "gelu", "hidden_activation": None, "rope_theta": 10000.0}
-
-
 SIDE, CODES = 4, 24  # images of SIDE x SIDE out of CODES codes
 
 
-def write_liquid(folder: Path, positions: int = 160) -> Path:
+def write_liquid(folder: Path) -> Path:
     """Write target, drafter, tokenizer and VQGAN; returns the folder."""
     tokenizer = special_tokenizer(SPECIAL)
     words = tokenizer.get_vocab_size()
@@ -32,7 +28,7 @@ def write_liquid(folder: Path, positions: int = 160) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
-        max_position_embeddings=positions,
+        max_position_embeddings=160,
         vq_config={"num_embeddings": CODES},
         **{
             f"{name}_token_id": tokenizer.token_to_id(f"<{name}>") for name in ("pad", "bos", "eos")
@@ -40,24 +36,15 @@ def write_liquid(folder: Path, positions: int = 160) -> Path:
     )
     small_gemma(config).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    vqgan = VqganConfig(
-        ch=8, ch_mult=(1, 2), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=CODES,
-        resolution=2 * SIDE, num_groups=4,
-    )  # fmt: skip
-    torch.manual_seed(7)
-    save_vqgan(ImageTokenizer(build_vqmodel(vqgan), vqgan), folder / "tokenizer")
+    write_vqgan(folder / "tokenizer", Sizes(SIDE, CODES))
     entries = Liquid().entries(json.loads((folder / "config.json").read_text()))
     target = Liquid().load(folder, TargetOptions(torch.float32, torch.device("cpu")))
-    write_drafter(folder / "drafter", *llama_drafter(entries, target.transformer))
+    write_llama_drafter(folder, entries, target.transformer)
     return folder
 
 
 def small_gemma(config: GemmaConfig) -> GemmaForCausalLM:
-    """Return a random Gemma.
-
-    Signs of the final norm are random: a head that is the embedding would else repeat the last
-    token.
-    """
+    """Return a random Gemma; signs of its final norm are random, or it would repeat tokens."""
     model = randomised(GemmaForCausalLM(config), 0)
     for name, weight in model.named_parameters():
         if "norm" in name:  # around 0

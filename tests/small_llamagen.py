@@ -1,6 +1,4 @@
-"""A complete small LlamaGen in the public layout: target, drafter, VQ-16 and T5, with random
-weights.
-"""
+"""A complete small LlamaGen in the public layout with random weights."""
 
 import json
 import re
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from small import make_kin, randomised
+from small import make_kin, randomised, scaled
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
@@ -53,12 +51,10 @@ def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path: 
     make_kin(network.transformer, head)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
-    save_file(
-        public_state(network, llamagen_keys(network.transformer.spec)), folder / "model.safetensors"
-    )
-    torch.save(
-        public_state(head, eagle_keys(head.spec, True)), folder / "drafter" / "pytorch_model.bin"
-    )
+    state = public_state(network, llamagen_keys(network.transformer.spec))
+    save_file(state, folder / "model.safetensors")
+    state = public_state(head, eagle_keys(head.spec, True))
+    torch.save(state, folder / "drafter" / "pytorch_model.bin")
     write_vq(root / "vq_ds16_t2i.pt", small_janus(sizes.codes, sizes.side))
     write_t5(root / "t5" / "flan-t5-xl", sizes.width)
     return folder
@@ -81,44 +77,25 @@ def public_config(sizes: LlamaGenSizes) -> dict:
 
 def drafter_config(config: dict) -> dict:
     """Return config.json of jadohu/llamagen_drafter; its code knows the grid by `input_type`."""
-    names = (
-        "block_size",
-        "cls_token_num",
-        "rope_base",
-        "rope_theta",
-        "attention_bias",
-        "num_classes",
-    )
+    fixed = ("rope_base", "rope_theta", "attention_bias", "num_classes")
+    names = ("block_size", "cls_token_num", *fixed)
     kept = {name: value for name, value in config.items() if name not in names}
     stage = "t2i2" if config["block_size"] == 1024 else "t2i"
-    return kept | {
-        "num_hidden_layers": 1,
-        "rms_norm_eps": 1e-6,
-        "class_dropout_p": 0.0,
-        "input_type": stage,
-    }
+    own = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "class_dropout_p": 0.0}
+    return kept | own | {"input_type": stage}
 
 
 def small_janus(codes: int, side: int, multiplier: tuple[int, ...] = (1, 2)) -> JanusVQVAE:
-    """Return transformers' codec of LlamaGen's architecture, small; activations keep their
-    scale.
-    """
+    """Return transformers' codec of LlamaGen's architecture with random weights."""
     config = JanusVQVAEConfig(
         embed_dim=4, num_embeddings=codes, latent_channels=8, base_channels=32,
         channel_multiplier=list(multiplier), num_res_blocks=2, num_patches=side,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = JanusVQVAE(config).eval()
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            weight.data += 0.2 * torch.randn_like(weight)
-        elif weight.ndim > 1:
-            weight.data = torch.randn_like(weight) / weight[0].numel() ** 0.5
-    return model
+    return scaled(JanusVQVAE(config))
 
 
 def public_vq(janus: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return Janus's weights under LlamaGen's keys."""
     state = {}
     for key, value in janus.items():
         key = re.sub(r"\.(down|up)\.(\d+)\.", r".conv_blocks.\2.", key).replace(".block.", ".res.")

@@ -1,6 +1,7 @@
 """A complete small Lumina-mGPT 2.0 with random weights in the public format."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,12 +17,7 @@ LUMINA2 = Sizes(hidden=16, positions=210, shared_norm=True)
 CODEC = "movqgan_270M.ckpt"
 
 
-def write_lumina2(
-    folder: Path,
-    sizes: Sizes = LUMINA2,
-    words: tuple[str, ...] = SPECIAL,
-    bos: str | None = None,
-) -> Path:
+def write_lumina2(folder: Path, words: Sequence[str] = SPECIAL, bos: str | None = None) -> Path:
     """Write target, drafter and tokenizer, and the codec next to the folder, which is returned."""
     folder.mkdir(parents=True)
     tokenizer = special_tokenizer(words)
@@ -29,18 +25,15 @@ def write_lumina2(
     eos = {"__type": "AddedToken", "content": "<|endoftext|>", "special": True}
     names = {"bos_token": bos, "eos_token": eos}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    config = public_config(sizes, tokenizer) | {"vocab_size": FIRST_CODE + sizes.codes}
+    config = public_config(LUMINA2, tokenizer) | {"vocab_size": FIRST_CODE + LUMINA2.codes}
     (folder / "config.json").write_text(json.dumps(config))
-    write_networks(folder, config, sizes)
-    write_codec(folder.parent / CODEC, sizes.codes)
+    write_networks(folder, config, LUMINA2)
+    write_codec(folder.parent / CODEC, LUMINA2.codes)
     return folder
 
 
 def write_codec(path: Path, codes: int) -> None:
-    """Write a codec as ai-forever's file: weights at the top level, others' statistics among them.
-
-    The weights depend on the public names only.
-    """
+    """Write a codec as ai-forever's file; weights depend on the public names only."""
     config = VqganConfig(
         ch=32, ch_mult=(1, 1, 1, 1), num_res_blocks=1, z_channels=4, embed_dim=4,
         n_embed=codes, resolution=32, coarse_attention=True, spatial_norm=True,

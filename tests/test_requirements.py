@@ -1,4 +1,4 @@
-"""What is imported is required, in versions that fit; the core needs no extra; installing."""
+"""Every package that is imported is required and constrained; an editable install works."""
 
 import ast
 import re
@@ -22,29 +22,15 @@ APART = {"quantize"}  # extras that `make test` leaves out; tests that need them
 LOADER = "library"  # eval.metrics.weights.library(module, package) imports by name
 
 
-def read_requirements() -> list[Requirement]:
-    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    return [Requirement(line) for line in lines]
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
-def read_project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
-def read_extras() -> dict[str, list[str]]:
-    return read_project()["optional-dependencies"]
-
-
-def read_tools() -> list[Requirement]:
-    """What `make test` installs further."""
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return [Requirement(word) for word in re.findall(r'"([^"]+)"', text.partition("TOOLS :=")[2])]
-
-
-def read_constraints() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pairs = [line.split("==") for line in lines if not line.startswith("#")]
-    return {canonicalize_name(name): version for name, version in pairs}
+REQUIREMENTS = [Requirement(line) for line in text_of("requirements.txt").splitlines()]
+PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
+OPTIONAL: dict[str, list[str]] = PROJECT["optional-dependencies"]  # by extra
+_TOOLS = text_of("Makefile").partition("TOOLS :=")[2]
+TOOLS = [Requirement(word) for word in re.findall(r'"([^"]+)"', _TOOLS)]  # of `make test`
 
 
 def names_of(requirements: list[Requirement]) -> set[str]:
@@ -79,44 +65,43 @@ def packages_of(*places: str) -> set[str]:
 
 @pytest.mark.parametrize("place", PROGRAM)
 def test_what_the_program_imports_is_required(place: str) -> None:
-    missing = packages_of(place) - names_of(read_requirements())
+    missing = packages_of(place) - names_of(REQUIREMENTS)
     assert not missing, f"requirements.txt lacks {', '.join(missing)}"
 
 
 def test_what_tests_import_is_required_or_installed_by_make_test() -> None:
-    allowed = names_of(read_requirements()) | names_of(read_tools()) | {"packaging"}  # of pytest
+    allowed = names_of(REQUIREMENTS) | names_of(TOOLS) | {"packaging"}  # of pytest
     assert not packages_of("tests") - allowed
 
 
 def test_what_is_required_is_imported() -> None:
-    idle = names_of(read_requirements()) - packages_of(*PROGRAM)
+    idle = names_of(REQUIREMENTS) - packages_of(*PROGRAM)
     assert not idle, f"nothing imports {', '.join(idle)}"
 
 
 def test_the_constraints_fit_the_requirements() -> None:
-    versions = read_constraints()
-    apart = [Requirement(line) for extra in APART for line in read_extras()[extra]]
-    for requirement in [*read_requirements(), *read_tools(), *apart]:
+    lines = (line for line in text_of("constraints.txt").splitlines() if line[0] != "#")
+    versions = {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines}
+    apart = [Requirement(line) for extra in APART for line in OPTIONAL[extra]]
+    for requirement in [*REQUIREMENTS, *TOOLS, *apart]:
         version = versions.get(canonicalize_name(requirement.name))
         assert version is not None, f"constraints.txt lacks {requirement.name}"
         assert requirement.specifier.contains(version), f"{requirement}: {version} does not fit"
 
 
 def test_requirements_txt_is_the_project_with_all_extras() -> None:
-    project = read_project()
-    extras = {name: lines for name, lines in read_extras().items() if name not in APART}
-    lines = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
-    assert sorted(map(str, map(Requirement, lines))) == sorted(map(str, read_requirements()))
-    wanted = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert f"-e .[{','.join(extras)}]" in wanted
+    extras = {name: lines for name, lines in OPTIONAL.items() if name not in APART}
+    lines = [*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines)]
+    assert sorted(map(str, map(Requirement, lines))) == sorted(map(str, REQUIREMENTS))
+    assert f"-e .[{','.join(extras)}]" in text_of("Makefile")
 
 
 def test_errors_know_the_extra_of_every_module() -> None:
-    distributions, extras = packages_distributions(), read_extras()
-    assert EXTRAS.keys() == extras.keys()
+    distributions = packages_distributions()
+    assert EXTRAS.keys() == OPTIONAL.keys()
     for extra, modules in EXTRAS.items():
         packages = {canonicalize_name(distributions.get(module, [module])[0]) for module in modules}
-        assert packages == names_of([Requirement(line) for line in extras[extra]])
+        assert packages == names_of([Requirement(line) for line in OPTIONAL[extra]])
     words = missing_extra(ModuleNotFoundError(name="matplotlib.pyplot"))
     assert words is not None and "pip install -e '.[eval]'" in words
     assert missing_extra(ModuleNotFoundError(name="somewhere")) is None

@@ -19,9 +19,7 @@ from models.base import Context, ImageRope, TransformerSpec
 from models.linear import forget_packed, pack_weights
 from models.transformer import Transformer, run_by_torch
 
-SPEC = TransformerSpec(
-    vocab=40, hidden=64, intermediate=96, layers=3, heads=4, kv_heads=4, max_positions=64
-)
+SPEC = TransformerSpec(40, 64, 96, layers=3, heads=4, kv_heads=4, max_positions=64)
 SIZES = {
     "as they are": {},
     "shared keys": {"kv_heads": 2},
@@ -82,7 +80,6 @@ def check(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ..
 
 @pytest.fixture
 def passes(monkeypatch) -> list:
-    """Whether kernels ran, for every call; else torch did."""
     ran: list[bool] = []
     for name, by_kernels in (("_call", True), ("run_by_torch", False)):
         function = getattr(fused, name)
@@ -149,9 +146,7 @@ def test_structures_that_differ_from_those_in_c_are_refused() -> None:
 @pytest.mark.parametrize(
     ("lengths", "n", "layers"), [([17, 30, 5], 1, ()), ([17, 30, 5], 6, ()), ([9], 4, (1, 3))]
 )
-def test_images_of_several_lengths_and_hidden_states_of_some_layers(
-    lengths, n, layers, passes
-) -> None:
+def test_several_lengths_and_hidden_states_of_some_layers(lengths, n, layers, passes) -> None:
     model = model_of(SPEC)
     check(model, cache_of(model, lengths), n, layers)
     assert passes == [True]
@@ -227,17 +222,12 @@ def test_the_library_is_compiled_once(tmp_path, monkeypatch) -> None:
     assert [path.suffix for path in (tmp_path / "adt-tree").iterdir()] == [".so"]
 
 
-@pytest.mark.parametrize(
-    ("compiler", "why"),
-    [
-        ("no-such-compiler", "there is no C++ compiler 'no-such-compiler'"),
-        ("false", "false does not run"),
-    ],
-)
-def test_without_a_compiler_torch_runs(
-    compiler, why, checkpoint, tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.setenv("CXX", compiler)
+NO_COMPILER = {"nothing": "there is no C++ compiler 'nothing'", "false": "false does not run"}
+
+
+@pytest.mark.parametrize("name", NO_COMPILER)
+def test_without_a_compiler_torch_runs(name, checkpoint, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("CXX", name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     native.kernels.cache_clear()
     try:
@@ -245,7 +235,7 @@ def test_without_a_compiler_torch_runs(
         command += ["--output_dir", str(tmp_path / "out"), "--model_path", str(checkpoint)]
         assert main.main([*command, "--compile", "on"]) == 2
         told = capsys.readouterr().err
-        assert f"--compile: expected off or auto, got 'on'. Here {why}" in told
+        assert f"--compile: expected off or auto, got 'on'. Here {NO_COMPILER[name]}" in told
         assert main.main(command) == 0
     finally:
         native.kernels.cache_clear()

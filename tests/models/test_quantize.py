@@ -1,7 +1,4 @@
-"""Quantised targets: lossless methods give the tokens of plain decoding with the same target.
-
-What needs torchao, which `make test` does not install, is skipped without it.
-"""
+"""Lossless methods are exact with quantised targets; `make test` installs no torchao for it."""
 
 import sys
 from dataclasses import replace
@@ -10,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from families import PROMPTS, decoded
+from families import PLAIN, PROMPTS, decoded
 from small import small_settings
 
 from configs.extraction import ExtractionSettings
@@ -23,7 +20,6 @@ from models.quantize import quantize, weight_bytes, weight_format
 from runs.session import Session, open_session
 
 CPU = torch.device("cpu")
-PLAIN = MethodSettings("ar")
 LOSSLESS = [
     MethodSettings("static"),
     MethodSettings("eagle2", depth=3, width=4, nodes=7),
@@ -111,7 +107,6 @@ def test_without_torchao_nothing_is_loaded(checkpoint, monkeypatch) -> None:
 
 
 def test_the_format_of_int4() -> None:
-    """As its kernel in torch wants it; making the configuration needs no GPU."""
     pytest.importorskip("torchao")
     form = weight_format("int4", torch.device("cuda"))
     assert form.group_size == 64 and form.int4_packing_format == "tile_packed_to_4d"
@@ -122,7 +117,6 @@ def test_a_matrix_that_torchao_leaves_as_it_is_is_named(monkeypatch) -> None:
     library = SimpleNamespace(quantize_=lambda *_: None)
     monkeypatch.setitem(sys.modules, "torchao.quantization", library)
     blocks = torch.nn.Module()
-
     blocks.add_module("down", Linear(250, 8, bias=False))
     target = SimpleNamespace(transformer=SimpleNamespace(blocks=blocks))
     with pytest.raises(ValueError, match=r"--quantize: matrix down: .*got \(8, 250\)"):

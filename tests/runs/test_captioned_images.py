@@ -10,7 +10,6 @@ from runs.captioned_images import Fault, captioned_images
 
 
 def loaded(place: Path) -> dict[str, tuple[str, bytes] | str]:
-    """What every item gives, or its fault."""
     found = {}
     for item in captioned_images(place):
         try:
@@ -24,12 +23,8 @@ def test_a_folder(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in ("b.png", "a.JPG", "a.webp", "sub/c.jpeg", "plain.png", "other.gif"):
         (tmp_path / name).write_bytes(name.encode())
-    for name, text in (
-        ("a", " a cat\n"),
-        ("b", " \n"),
-        ("sub/c", "\ufeffa dog"),
-        ("lost", "a bus"),
-    ):
+    captions = {"a": " a cat\n", "b": " \n", "sub/c": "\ufeffa dog", "lost": "a bus"}
+    for name, text in captions.items():
         (tmp_path / f"{name}.txt").write_text(text, "utf-8")
     assert loaded(tmp_path) == {
         "a.JPG": ("a cat", b"a.JPG"),
@@ -85,11 +80,7 @@ def test_a_list_of_lines(tmp_path, name, direct):
 @pytest.mark.parametrize(
     ("names", "place", "message"),
     [
-        (
-            (),
-            "no",
-            "--data_dir .*no: expected a folder or a .jsonl file, got a path that does not exist",
-        ),
+        ((), "no", "no: expected a folder or a .jsonl file, got a path that does not exist"),
         (("a.gif", "a.txt"), ".", "expected images .* with captions, got no image"),
         (("a.tar",), ".", "got a.tar. Unpack WebDataset shards first: tar -xf FILE"),
         (("a.png", "a.txt", "b.tar"), ".", "got b.tar. Unpack WebDataset shards first"),
@@ -100,5 +91,5 @@ def test_a_list_of_lines(tmp_path, name, direct):
 def test_places_that_cannot_be_used(tmp_path, names, place, message):
     for name in names:
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(SettingsError, match=f"--data_dir .*{message}"):
         captioned_images(tmp_path / place)

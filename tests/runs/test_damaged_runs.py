@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from damage import Damage, a_folder, content, entries
+from damage import Damage, a_folder, content, cut, entries, gone
 from fake_session import FakeEngine, fake_opener, fake_run
+from fake_session import content as content_of
 
 from configs.fields import SettingsError
 from configs.schema import RunSettings
@@ -26,7 +27,6 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(whole / "out", tmp_path / "out"))
 
 
@@ -55,7 +55,6 @@ def line(name: str, number: int, **values: object) -> Damage:
 
 
 def greeted(name: str) -> Damage:
-    """Put a line of text before those of a file."""
     return lambda run: (run / name).write_text("hello\n" + (run / name).read_text())
 
 
@@ -121,21 +120,28 @@ def swap(run: Path) -> None:
     shutil.copy(run / "img/00000_0.png", run / SECOND)
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit, swap, content(SECOND, b"")])
+NO_PNG = [content(SECOND, b""), content(SECOND, b"x" * 99), cut(SECOND, 1)]
+KINDS = ["empty", "text", "cut", "flipped", "swapped", "gone"]
+
+
+@pytest.mark.parametrize("damage", [*NO_PNG, flip_a_bit, swap, gone(SECOND)], ids=KINDS)
 def test_a_picture_that_changed_is_made_again(whole, run, capsys, damage):
-    saved = (run / SECOND).read_bytes()
+    saved = content_of(run)
     assert generate(whole, run).drawn == []
     damage(run)
+    present = (run / SECOND).exists()
     assert generate(whole, run).drawn == ["00000_1"]
-    assert "1 in" in (said := capsys.readouterr().err) and "00000_1.png, are made again" in said
-    assert (run / SECOND).read_bytes() == saved
+    assert ("1 in" in (said := capsys.readouterr().err)) is present
+    assert ("00000_1.png, are made again" in said) is present
+    assert content_of(run) == saved
     assert generate(whole, run).drawn == []
 
 
-def test_records_without_a_hash_are_kept_as_older_runs_wrote_them(whole, run):
+@pytest.mark.parametrize("damage", NO_PNG, ids=KINDS[:3])
+def test_records_without_a_hash_are_kept_as_older_runs_wrote_them(whole, run, damage):
     for number in (1, 2, 3):
         line("records.jsonl", number, image_sha256=None)(run)
     swap(run)
     assert generate(whole, run).drawn == []
-    content(SECOND, b"")(run)
+    damage(run)
     assert generate(whole, run).drawn == ["00000_1"]

@@ -30,22 +30,22 @@ from support.json_files import read_lines
 from support.processes import Processes
 
 SIDE = 8  # pixels of the small checkpoints' images, but for Lumina's
+pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPTS = [f"a {word} cat" for word in ("red", "blue", "small", "red", "big")]
-
-
-@pytest.fixture(autouse=True)
-def _threads(one_thread):
-    """Small networks."""
 
 
 def pixels(number: int, size: tuple[int, int] = (SIDE, SIDE)) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
 
 
-def png(number: int, size: tuple[int, int] = (SIDE, SIDE)) -> bytes:
+def packed(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels(number, size)).save(buffer, "PNG")
+    image.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def png(number: int, size: tuple[int, int] = (SIDE, SIDE)) -> bytes:
+    return packed(Image.fromarray(pixels(number, size)))
 
 
 def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
@@ -57,7 +57,6 @@ def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def images(tmp_path) -> Path:
-    """Nine pictures of the model's size with captions."""
     pictures = {f"{n}.png": png(n) for n in range(9)}
     captions = {f"{n}.txt": b"picture %d" % n for n in range(9)}
     return write_folder(tmp_path / "images", pictures | captions)
@@ -68,8 +67,8 @@ def settings(out: Path, checkpoint: Path, **flags: object) -> ExtractionSettings
     return extraction_settings({name: str(value) for name, value in texts.items()})
 
 
-def run(chosen: ExtractionSettings, processes: Processes | None = None, size: int = 2) -> None:
-    extract_tokens(chosen, processes, size)
+def run(chosen: ExtractionSettings, processes: Processes | None = None) -> None:
+    extract_tokens(chosen, processes, 2)
 
 
 def content(folder: Path) -> tuple[list, list, list, list, list]:
@@ -81,10 +80,8 @@ def content(folder: Path) -> tuple[list, list, list, list, list]:
 
 
 def encoded(checkpoint: Path, *pictures: np.ndarray) -> list[list[int]]:
-    """The codes of pictures by the checkpoint's own codec."""
-    return (
-        load_vqgan(checkpoint / "tokenizer").encode(torch.from_numpy(np.stack(pictures))).tolist()
-    )
+    pixels = torch.from_numpy(np.stack(pictures))
+    return load_vqgan(checkpoint / "tokenizer").encode(pixels).tolist()
 
 
 def by_caption(folder: Path) -> dict[str, list[int]]:
@@ -96,9 +93,8 @@ def test_a_folder_and_a_list_give_the_same_codes(checkpoint, images, tmp_path, c
     lines = [{"file_name": f"{n}.png", "caption": [f"picture {n}", "other"]} for n in range(9)]
     (images / "list").mkdir()
     listed = images / "list" / "all.jsonl"
-    listed.write_text(
-        "".join(json.dumps(line | {"image": f"../{line['file_name']}"}) + "\n" for line in lines)
-    )
+    lines = [line | {"image": f"../{line['file_name']}"} for line in lines]
+    listed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = []
     for name, place in (("folder", images), ("list", listed)):
         run(settings(tmp_path / name, checkpoint, data_dir=place))
@@ -144,9 +140,7 @@ def test_llamagen_has_its_own_codec(llamagen, tmp_path):
 
 
 def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, capsys):
-    transparent = Image.new("RGBA", (SIDE, SIDE), (255, 0, 0, 0))
-    buffer = io.BytesIO()
-    transparent.save(buffer, "PNG")
+    clear = packed(Image.new("RGBA", (SIDE, SIDE), (255, 0, 0, 0)))
     for name, picture, caption in (
         ("broken", png(1)[:60], "a cat"),
         ("text", b"no image", "a cat"),
@@ -154,7 +148,7 @@ def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, 
         ("long", png(1), "a cat " * 50),
         ("small", png(1, (3, 3)), "a cat"),
         ("narrow", png(1, (40, 8)), "a cat"),
-        ("clear", buffer.getvalue(), "white"),
+        ("clear", clear, "white"),
         ("mute", png(1), None),
     ):
         (images / f"{name}.png").write_bytes(picture)
@@ -221,7 +215,6 @@ def test_own_samples_are_the_images_of_generate_images(checkpoint, prompts, tmp_
 def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(extract, "SCENES", 2)
     captions = {"train": ["a red dot", "a blue dot", "x" * 500]}
-
     monkeypatch.setattr(extract, "scene_captions", lambda split, count: captions[split][:count])
     for method in ("jacobi", "eagle2"):
         extract_tokens(drawn(tmp_path / method, checkpoint, method=method, num_images=3))
@@ -230,9 +223,8 @@ def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, m
     monkeypatch.setattr(extract, "SCENES", 3)
     extract_tokens(drawn(tmp_path / "long", checkpoint, num_images=3))
     (line,) = read_lines(tmp_path / "long/skipped.jsonl")
-    assert line["id"] == "00002_0" and line["reason"].startswith(
-        "caption too long: the prompt has 503 tokens"
-    )
+    told = "caption too long: the prompt has 503 tokens"
+    assert line["id"] == "00002_0" and line["reason"].startswith(told)
 
 
 @pytest.fixture(params=["images", "own"])
@@ -316,10 +308,9 @@ def test_a_folder_in_use_and_a_place_without_images_are_refused(checkpoint, imag
     with pytest.raises(SettingsError, match="--data_dir .*: expected images .* got no image"):
         run(settings(tmp_path / "out", checkpoint, data_dir=tmp_path / "empty"))
     chosen = settings(tmp_path / "out", checkpoint, data_dir=images)
-    (checkpoint_copy := tmp_path / "copy").mkdir()
-    (checkpoint_copy / "config.json").write_text("{}")
+    other = write_folder(tmp_path / "copy", {"config.json": b"{}"})
     with pytest.raises(SettingsError, match="config.json lacks"):
-        run(replace(chosen, run=replace(chosen.run, model_path=str(checkpoint_copy))))
+        run(replace(chosen, run=replace(chosen.run, model_path=str(other))))
 
 
 JUNK = {

@@ -1,11 +1,13 @@
 """--compile on a CPU: every method decodes the tokens of plain decoding by torch's own kernels."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from browser import only_in_all
 from compilers import needs_compiler
+from fakes import codes as codes_of
 from small import small_settings
 
 from configs.methods import MethodSettings
@@ -20,8 +22,7 @@ from runs.fusing import attend_on_gpu, fuse, kernels_for
 from runs.session import Session, open_session
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
-METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "recall"]
-METHODS += ["eagle_recall", "block"]
+METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "recall", "eagle_recall", "block"]
 
 
 def opened(checkpoint, compile: str, dtype: str = "fp64") -> Session:
@@ -30,35 +31,26 @@ def opened(checkpoint, compile: str, dtype: str = "fp64") -> Session:
 
 
 def codes(
-    session: Session, method: str, temperature: float, images: int, **sampled
+    session: Session, method: str, temperature: float = 1.0, images: int = 1, **sampled: float
 ) -> dict[str, list[int]]:
     sampling = SamplingSettings(**{"cfg": 2.0, "temperature": temperature} | sampled)
-    engine = session.open_engine(MethodSettings(method), sampling, images)
-    steps = engine.generate(JOBS)
-    return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
+    return codes_of(session.open_engine(MethodSettings(method), sampling, images), JOBS)
+
+
+SAMPLED = [{}, {"temperature": 0.0}, {"top_k": 5}, {"top_p": 0.7}, {"cfg": 1.0}]
 
 
 @needs_compiler
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
+@pytest.mark.parametrize("sampled", SAMPLED, ids=str)
+def test_all_methods_decode_the_same_tokens(checkpoint, sampled) -> None:
     plain, compiled = opened(checkpoint, "off"), opened(checkpoint, "on")
     assert compiled.target.transformer.blocks.run is run_fused
     assert compiled.drafter.network.blocks.run is run_fused
     assert plain.target.transformer.blocks.run is run_by_torch
-    wanted = codes(plain, "ar", temperature, 1)
+    wanted = codes(plain, "ar", images=1, **sampled)
     assert len(wanted) == len(JOBS)
-    for method in METHODS:
-        for images in (1, 2):
-            assert codes(compiled, method, temperature, images) == wanted, (method, images)
-
-
-@needs_compiler
-@pytest.mark.parametrize("sampled", [{"top_k": 5}, {"top_p": 0.7}, {"cfg": 1.0}], ids=str)
-def test_so_they_do_with_cuts_and_without_guidance(checkpoint, sampled) -> None:
-    plain, compiled = opened(checkpoint, "off"), opened(checkpoint, "on")
-    wanted = codes(plain, "ar", 1.0, 1, **sampled)
-    for method in ("ar", "jacobi", "eagle2", "eagle_recall", "block"):
-        assert codes(compiled, method, 1.0, 3, **sampled) == wanted, method
+    for method, images in product(METHODS, (1, 2, 3)):
+        assert codes(compiled, method, images=images, **sampled) == wanted, (method, images)
 
 
 @needs_compiler
@@ -69,9 +61,8 @@ def test_so_they_do_where_the_head_reads_hidden_states(checkpoint) -> None:
     session.drafter.network.read_layers((1,))
     torch.nn.init.normal_(session.drafter.network.states.weight, std=0.1)
     fuse(session.drafter.network.requires_grad_(False))
-    for method in ("eagle2", "eagle_recall", "block"):
-        for images in (1, 2):
-            assert codes(session, method, 1.0, images) == wanted, (method, images)
+    for method, images in product(("eagle2", "eagle_recall", "block"), (1, 2)):
+        assert codes(session, method, 1.0, images) == wanted, (method, images)
 
 
 @needs_compiler
@@ -79,9 +70,8 @@ def test_so_they_do_where_the_head_reads_hidden_states(checkpoint) -> None:
 def test_they_are_bit_by_bit_the_same_in_short_types(checkpoint, dtype) -> None:
     session = opened(checkpoint, "on", dtype=dtype)
     wanted = codes(session, "ar", 1.0, 1)
-    for method in METHODS:
-        for images in (1, 2):
-            assert codes(session, method, 1.0, images) == wanted, (method, images)
+    for method, images in product(METHODS, (1, 2)):
+        assert codes(session, method, 1.0, images) == wanted, (method, images)
 
 
 @needs_compiler
@@ -95,11 +85,8 @@ def test_the_shipped_model_does_so_too(dtype) -> None:
     session = replace(session, target=FirstRows(session.target, 48))
     jobs = [Job("0", "a blue square", 3), Job("1", "two small red circles above a green one", 4)]
     pairs = [("ar", 1), ("ar", 2), ("jacobi", 2), ("adt", 1), ("eagle_recall", 2)]
-    found = []
-    for method, images in pairs:
-        engine = session.open_engine(MethodSettings(method), images=images)
-        steps = engine.generate(jobs)
-        found.append({i.job.id: i.codes.tolist() for step in steps for i in step.finished})
+    engines = (session.open_engine(MethodSettings(name), images=images) for name, images in pairs)
+    found = [codes_of(engine, jobs) for engine in engines]
     assert len(found[0]) == 2 and all(each == found[0] for each in found)
 
 

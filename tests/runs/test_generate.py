@@ -50,21 +50,12 @@ def make(settings: RunSettings, **engine) -> FakeEngine:
     return fake
 
 
-def records(out: Path) -> dict[str, dict]:
-    lines = read_lines(out / "records.jsonl")
-    assert len(lines) == len({line["id"] for line in lines})
-    return {line["id"]: line for line in lines}
-
-
-def images(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (out / "img").iterdir()}
-
-
 def test_files_of_a_run(settings, tmp_path, capsys):
     make(settings(num_images=3, method=MethodSettings("eagle2", "topk"), trace=True))
     out = tmp_path / "out"
-    assert sorted(images(out)) == ["00000_0.png", "00000_1.png", "00000_2.png"]
-    line = records(out)["00000_1"]
+    records, _, images = content(out)
+    assert sorted(images) == ["00000_0.png", "00000_1.png", "00000_2.png"]
+    line = records["00000_1"]
     assert " ".join(line) == FIELDS
     seed = image_seed(0, "a cat", 0, 1)
     codes = fake_codes(seed)
@@ -85,9 +76,9 @@ def test_files_of_a_run(settings, tmp_path, capsys):
 
 def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
     make(settings(num_images=2))
-    before = images(tmp_path / "out")
+    before = content(tmp_path / "out")
     generate_images(settings(num_images=2), lambda settings: pytest.fail("nothing is missing"))
-    assert images(tmp_path / "out") == before
+    assert content(tmp_path / "out") == before
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == f"2 images in {tmp_path / 'out'}/img (0 new): mean tau 4.00"
     assert make(settings(num_images=5)).drawn == ["00000_2", "00000_3", "00000_4"]
@@ -112,10 +103,10 @@ def test_interrupted_and_continued(settings, names, tmp_path, rounds):
 
 def test_a_session_that_cannot_open_changes_nothing(settings, tmp_path):
     make(settings(device="cpu"))
-    before = images(tmp_path / "out")
+    before = content(tmp_path / "out")
     with pytest.raises(SettingsError, match="--device: .*got 'cuda'"):
         make(settings(device="cuda", overwrite=True))
-    assert images(tmp_path / "out") == before
+    assert content(tmp_path / "out") == before
 
 
 def test_prompts_that_are_too_long_are_refused_before_the_first_image(settings, tmp_path):
@@ -130,9 +121,6 @@ def test_prompts_that_are_too_long_are_refused_before_the_first_image(settings, 
 
 
 def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, names, tmp_path):
-    def never(settings):
-        pytest.fail("called")
-
     make(settings(prompt=names))
     Path(names).write_text("another\n")
     for flags, message in (
@@ -141,7 +129,7 @@ def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, name
         ({"prompt": "a dog"}, "got a run with other settings: --prompt"),
     ):
         with pytest.raises(SettingsError, match=message):
-            generate_images(settings(**flags), never)
+            generate_images(settings(**flags), lambda settings: pytest.fail("called"))
 
 
 def test_kill_at_any_moment(settings, names, tmp_path):

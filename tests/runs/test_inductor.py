@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from browser import only_in_all
 from compilers import needs_inductor
+from fakes import codes as codes_of
 from small import Sizes, open_lumina, small_settings, write_checkpoint
 from test_fusing import JOBS, METHODS, codes, opened
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
@@ -40,12 +42,10 @@ def programs() -> int:
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory):
-    """A checkpoint of five layers."""
     return write_checkpoint(tmp_path_factory.mktemp("deep") / "checkpoint", Sizes(layers=5))
 
 
 def layers() -> int:
-    """Programs of layers."""
     functions = compiled._begin, compiled._between, compiled._end
     return sum(len(_debug_get_cache_entry_list(function)) for function in functions)
 
@@ -73,9 +73,8 @@ def test_layers_and_rounds_share_their_programs(deep) -> None:
 def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
     session = opened(checkpoint, "inductor")
     wanted = codes(opened(checkpoint, "off"), "ar", temperature, 1)
-    for method in METHODS:
-        for images in (1, 2):
-            assert codes(session, method, temperature, images) == wanted, (method, images)
+    for method, images in product(METHODS, (1, 2)):
+        assert codes(session, method, temperature, images) == wanted, (method, images)
     assert len(wanted) == len(JOBS)
 
 
@@ -92,10 +91,7 @@ def test_so_they_do(case, checkpoint, lumina_folder) -> None:
 
 
 class Written(CudaGraphs):
-    """Runs every round as it would be captured, and refuses to compile then.
-
-    A CUDA graph is captured in the second round of a shape.
-    """
+    """Refuses to compile in the second round of a shape, in which a CUDA graph is captured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,9 +125,7 @@ def test_rounds_can_be_recorded(method, deep) -> None:
     distribution = SamplingDistribution(cfg=2.0)
     engine = build_engine(session.target, session.drafter, distribution, method, 2)
     engine.runner = Written()
-    steps = engine.generate(JOBS)
-    found = {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
-    assert found == codes(plain, "ar", 1.0, 1)
+    assert codes_of(engine, JOBS) == codes(plain, "ar", 1.0, 1)
     assert engine.runner.again > len(engine.runner.seen) > 0
 
 

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def old(tmp_path, monkeypatch) -> Path:
-    """A copy of the folders, where the commands run."""
     shutil.copytree(DATA, tmp_path / "old")
     monkeypatch.chdir(tmp_path / "old")
     return tmp_path / "old"

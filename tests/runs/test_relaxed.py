@@ -2,25 +2,23 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from small import small_settings
+from families import SMALL
 
 import main
 from configs.fields import SettingsError
 from configs.schema import LanternSettings, MethodSettings
 from models.codecs.codebook import table_path, write_table
-from runs.session import Session, open_session
+from support.json_files import read_lines
 
-CODES = 24
+CODES, opened = 24, SMALL["tiny"].load
 
 
 @pytest.fixture(scope="module")
 def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small checkpoint with a table of ten neighbours."""
     place = tmp_path_factory.mktemp("relaxed") / "checkpoint"
     shutil.copytree(checkpoint, place)
     latents = torch.randn(CODES, 4, generator=torch.Generator().manual_seed(0))
@@ -30,10 +28,6 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def relaxed(**numbers: float | str) -> MethodSettings:
     return MethodSettings(verifier="lantern", relaxed=LanternSettings(**numbers))
-
-
-def opened(folder: Path, method: MethodSettings) -> Session:
-    return open_session(replace(small_settings(folder), method=method))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +55,8 @@ def test_a_damaged_table_is_named(folder, tmp_path) -> None:
     place = tmp_path / "checkpoint"
     shutil.copytree(folder, place)
     table_path(place, CODES, 10).write_bytes(b"\x93NUMPY")
-    with pytest.raises(
-        SettingsError, match="--verifier lantern: .*top_10_indices.npy: cannot be read"
-    ):
+    message = "--verifier lantern: .*top_10_indices.npy: cannot be read"
+    with pytest.raises(SettingsError, match=message):
         opened(place, relaxed(k=4)).open_engine()
 
 
@@ -73,7 +66,7 @@ def test_a_relaxed_rule_makes_images(folder, tmp_path, capsys) -> None:
     words += ["--prompt=a cat", "--num_images=2", f"--model_path={folder}", "--device=cpu"]
     words += [f"--output_dir={out}"]
     assert main.main(["generate_images", *words]) == 0, capsys.readouterr().err
-    records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    records = read_lines(out / "records.jsonl")
     found = [(record["method"], record["verifier"], record["lossless"]) for record in records]
     assert found == [("adt", "lantern", False)] * 2
     assert len(list((out / "img").iterdir())) == 2

@@ -12,7 +12,6 @@ from models.codecs.vqgan_files import load_vqgan
 
 
 def whole(*arguments, **flags) -> np.ndarray:
-    """The whole table in memory."""
     return np.concatenate([*nearest_codes(*arguments, **flags)])
 
 
@@ -59,16 +58,14 @@ def test_fewer_neighbours_in_a_file_and_in_memory(tmp_path) -> None:
     assert [find_table(tmp_path, 20, n) for n in (5, 6, 7)] == [narrow, narrow, wide]
     for path in (wide, narrow):
         table = load_table(path, 20, 5)
-        assert (
-            not isinstance(table, np.memmap) and table.base is None and table.nbytes == 20 * 5 * 2
-        )
+        assert not isinstance(table, np.memmap) and table.base is None
+        assert table.nbytes == 20 * 5 * 2
         assert np.array_equal(table, whole(codebook, 5))
     with pytest.raises(ValueError, match=r"top_6.*expected uint16 \(20, 7 to 19\)"):
         load_table(narrow, 20, 7)
     wide.unlink()
-    with pytest.raises(
-        ValueError, match=r"no table of at least 7 neighbours.*main.py vq_distances"
-    ):
+    message = r"no table of at least 7 neighbours.*main.py vq_distances"
+    with pytest.raises(ValueError, match=message):
         find_table(tmp_path, 20, 7)
 
 

@@ -1,6 +1,4 @@
-"""LlamaGen's VQ-16: parity with transformers' Janus codec, which has the same architecture;
-errors of public files.
-"""
+"""LlamaGen's VQ-16 against transformers' Janus codec, which has the same architecture."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -10,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from damage import Evil
 from safetensors.torch import save_file
+from small import shapes_of
 from small_llamagen import public_vq, small_janus, write_vq
 from torch import Tensor
 from transformers.models.janus.configuration_janus import JanusVQVAEConfig
@@ -35,9 +34,8 @@ def file(janus, tmp_path) -> Path:
 
 
 def images(count: int) -> Tensor:
-    return torch.randint(
-        256, (count, 8, 8, 3), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
-    )
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(256, (count, 8, 8, 3), generator=generator).byte()
 
 
 def load(file: Path) -> ImageTokenizer:
@@ -52,9 +50,8 @@ def test_encoder_equals_janus(janus, file) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     assert expected.std() > 0.1
     unit = F.normalize(expected.permute(0, 2, 3, 1).flatten(1, 2), dim=-1)
-    distance = torch.cdist(
-        unit, F.normalize(janus.quantize.embedding.weight, dim=-1).expand(2, -1, -1)
-    )
+    vectors = F.normalize(janus.quantize.embedding.weight, dim=-1)
+    distance = torch.cdist(unit, vectors.expand(2, -1, -1))
     clear = distance.topk(2, largest=False).values.diff(dim=-1)[..., 0] > 1e-3  # no near ties
     assert clear.double().mean() > 0.9
     assert torch.equal(ours.encode(images(2))[clear], distance.argmin(-1)[clear])
@@ -62,10 +59,8 @@ def test_encoder_equals_janus(janus, file) -> None:
 
 @torch.inference_mode()
 def test_decoder_equals_janus_and_rounds_to_the_nearest_byte(janus, file) -> None:
-    ours, codes = (
-        load(file),
-        torch.randint(CODES, (2, SIDE**2), generator=torch.Generator().manual_seed(2)),
-    )
+    generator = torch.Generator().manual_seed(2)
+    ours, codes = load(file), torch.randint(CODES, (2, SIDE**2), generator=generator)
     expected = janus.decode(codes)  # (2, 3, 8, 8)
     latents = ours.codebook[codes].view(2, SIDE, SIDE, 4).permute(0, 3, 1, 2)
     found = ours.model.decoder(ours.model.post_quant_conv(latents))
@@ -82,13 +77,8 @@ def test_full_size_keys_shapes_and_number_of_parameters() -> None:
     config = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 8, 16384, 256, coarse_attention=True)
     with torch.device("meta"):
         model, reference = build_vqmodel(config), JanusVQVAE(JanusVQVAEConfig())
-    found = {
-        name: tuple(value.shape)
-        for name, value in to_public(model.state_dict(), llamagen_name).items()
-    }
-    assert found == {
-        name: tuple(value.shape) for name, value in public_vq(reference.state_dict()).items()
-    }
+    found = shapes_of(to_public(model.state_dict(), llamagen_name))
+    assert found == shapes_of(public_vq(reference.state_dict()))
     assert found["encoder.conv_blocks.4.attn.1.proj_out.weight"] == (512, 512, 1, 1)
     assert found["decoder.conv_blocks.0.attn.2.norm.weight"] == (512,)
     assert found["decoder.conv_blocks.3.upsample.conv.weight"] == (128, 128, 3, 3)
@@ -99,9 +89,8 @@ def test_full_size_keys_shapes_and_number_of_parameters() -> None:
 def test_safetensors_and_the_trainers_arguments_are_read(janus, file, tmp_path) -> None:
     codes = load(file).encode(images(1))
     save_file(public_vq(janus.state_dict()), tmp_path / "vq.safetensors")
-    torch.save(
-        {"model": public_vq(janus.state_dict()), "args": Namespace(lr=1.0)}, tmp_path / "trained.pt"
-    )
+    trained = {"model": public_vq(janus.state_dict()), "args": Namespace(lr=1.0)}
+    torch.save(trained, tmp_path / "trained.pt")
     assert torch.equal(load(tmp_path / "vq.safetensors").encode(images(1)), codes)
     assert torch.equal(load(tmp_path / "trained.pt").encode(images(1)), codes)
 
@@ -123,9 +112,8 @@ def test_a_file_with_something_else_is_refused(content, message, tmp_path) -> No
 
 
 def test_a_missing_or_cut_file_is_named(file, tmp_path) -> None:
-    with pytest.raises(
-        ValueError, match=r"--vq_path: expected .*vq_ds16_t2i\.pt, got no file .*nowhere\.pt"
-    ):
+    message = r"--vq_path: expected .*vq_ds16_t2i\.pt, got no file .*nowhere\.pt"
+    with pytest.raises(ValueError, match=message):
         load(tmp_path / "nowhere.pt")
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(ValueError, match=r"cannot read .*vq_ds16_t2i\.pt"):

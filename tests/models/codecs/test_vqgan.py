@@ -1,20 +1,17 @@
-"""VQGAN: key map, parity with transformers' Chameleon encoder, determinism,
-and errors of damaged files.
-"""
+"""VQGAN: key map, parity with transformers' Chameleon encoder, files."""
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from small import shapes_of
 from transformers.models.chameleon.configuration_chameleon import ChameleonVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 
 from models.codecs.vqgan import ImageTokenizer, VqganConfig, read_config, write_config
 from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan, to_taming
 
-SMALL = VqganConfig(
-    ch=32, ch_mult=(1, 2), num_res_blocks=1, z_channels=8, embed_dim=4, n_embed=16, resolution=16
-)
+SMALL = VqganConfig(32, (1, 2), 1, z_channels=8, embed_dim=4, n_embed=16, resolution=16)
 CHAMELEON = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512)
 
 
@@ -59,9 +56,8 @@ def test_decode_follows_the_public_recipe(tokenizer) -> None:
     expected = ((output.clamp(-1, 1) + 1) / 2 * 255).to(torch.uint8).permute(0, 2, 3, 1)
     found = tokenizer.decode(codes, grid=(2, 4))
     assert found.shape == (1, 4, 8, 3)
-    assert (
-        int((found.int() - expected.int()).abs().max()) <= 1
-    )  # another memory layout may round across a step
+    # another memory layout may round across a step
+    assert int((found.int() - expected.int()).abs().max()) <= 1
     assert tokenizer.decode(codes, grid=(4, 2)).shape == (1, 8, 4, 3)
 
 
@@ -73,10 +69,8 @@ def test_encoder_equals_transformers_chameleon(tokenizer, tmp_path) -> None:
     reference = ChameleonVQVAE(config).eval()
     save_vqgan(tokenizer, tmp_path)
     weights = load_file(tmp_path / "vqgan.safetensors")
-    encoder_half = {
-        name: value for name, value in weights.items() if not name.startswith("decoder.")
-    }
-    reference.load_state_dict(encoder_half, strict=True)
+    half = {name: value for name, value in weights.items() if not name.startswith("decoder.")}
+    reference.load_state_dict(half, strict=True)
     images = _images(3)
     pixels = images.permute(0, 3, 1, 2).float() / 127.5 - 1.0
     with torch.no_grad():
@@ -94,13 +88,8 @@ def test_full_chameleon_keys_are_the_public_ones() -> None:
     with torch.device("meta"):
         model = build_vqmodel(CHAMELEON)
         reference = ChameleonVQVAE(ChameleonVQVAEConfig())
-    found = {name: tuple(value.shape) for name, value in to_taming(model.state_dict(), 5).items()}
-    encoder_half = {name: shape for name, shape in found.items() if not name.startswith("decoder.")}
-    assert encoder_half == {
-        name: tuple(value.shape) for name, value in reference.state_dict().items()
-    }
-    decoder = {name: shape for name, shape in found.items() if name.startswith("decoder.")}
-    assert decoder == _decoder_shapes()
+    found = shapes_of(to_taming(model.state_dict(), 5))
+    assert found == shapes_of(reference.state_dict()) | _decoder_shapes()
     assert found["quantize.embedding.weight"] == (8192, 256)
 
 
@@ -151,9 +140,7 @@ def test_lossconfig_is_ignored_and_groups_are_kept(tmp_path) -> None:
     config = VqganConfig(**{**vars(SMALL), "num_groups": 8})
     write_config(config, path)
     content = yaml.safe_load(path.read_text())
-    content["model"]["params"] |= {
-        "lossconfig": {"target": "some.Loss"},
-        "ckpt_path": "elsewhere.ckpt",
-    }
+    more = {"lossconfig": {"target": "some.Loss"}, "ckpt_path": "elsewhere.ckpt"}
+    content["model"]["params"] |= more
     path.write_text(yaml.safe_dump(content))
     assert read_config(path) == config

@@ -1,6 +1,4 @@
-"""Where a Chameleon checkpoint's tokenizer is found:
-its own folder, the paper's layout, a flag, or its own weights.
-"""
+"""Where a Chameleon checkpoint's tokenizer is found: folders, a flag, or its own weights."""
 
 import json
 import shutil
@@ -8,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import tensors
 from safetensors.torch import load_file, save_file
 
 import main
@@ -16,7 +15,6 @@ from models.codecs.vqgan import VqganConfig, json_config
 from models.files.chameleon_parts import find_tokenizer
 from models.registry import load_target
 
-CPU = torch.device("cpu")
 SMALL_VQ = {"base_channels": 8, "channel_multiplier": [1, 2], "num_res_blocks": 1,
             "latent_channels": 4, "embed_dim": 4, "num_embeddings": 24, "resolution": 8,
             "num_groups": 4, "attn_resolutions": None}  # fmt: skip
@@ -32,9 +30,8 @@ def folder(checkpoint, tmp_path) -> Path:
 
 def pixels(folder: Path, tokenizer: Path | None = None) -> torch.Tensor:
     given = None if tokenizer is None else str(tokenizer)
-    target = load_target(
-        "anole", str(folder), TargetOptions(torch.float32, CPU, tokenizer_path=given)
-    )
+    options = TargetOptions(torch.float32, torch.device("cpu"), tokenizer_path=given)
+    target = load_target("anole", str(folder), options)
     return target.to_image(torch.arange(16).view(1, 16))
 
 
@@ -42,11 +39,8 @@ def pack(folder: Path, names: dict[str, str] | None = None, part: str = "") -> N
     """Move the VQGAN into the checkpoint's weights, or only its keys that start with `part`."""
     home = folder / "tokenizer"
     state = load_file(folder / "model.safetensors")
-    inside = {
-        f"model.vqmodel.{key}": v
-        for key, v in load_file(home / "vqgan.safetensors").items()
-        if part in key
-    }
+    codec = load_file(home / "vqgan.safetensors")
+    inside = {f"model.vqmodel.{key}": value for key, value in codec.items() if part in key}
     save_file(state | inside, folder / "model.safetensors")
     for name in ("vqgan.yaml", "vqgan.safetensors"):
         (home / name).unlink()
@@ -55,18 +49,13 @@ def pack(folder: Path, names: dict[str, str] | None = None, part: str = "") -> N
     (folder / "config.json").write_text(json.dumps(config | {"vq_config": sizes}))
 
 
-PLACES = (
-    "../chameleon/tokenizer",
-    "../elsewhere",
-    "../base/tokenizer",
-    "../base/chameleon/tokenizer",
-)
+PLACES = "chameleon/tokenizer", "elsewhere", "base/tokenizer", "base/chameleon/tokenizer"
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_places_outside_the_checkpoint(place, checkpoint, folder) -> None:
-    shutil.move(folder / "tokenizer", folder / place)
-    flag = None if "../chameleon" in place else folder.parent / place.split("/")[1]
+    shutil.move(folder / "tokenizer", folder.parent / place)
+    flag = None if place == PLACES[0] else folder.parent / place.split("/")[0]
     assert torch.equal(pixels(folder, flag), pixels(checkpoint))
 
 
@@ -82,8 +71,7 @@ def test_the_checkpoints_own_folder_comes_first_and_the_flag_before_it(folder) -
 @pytest.mark.parametrize("names", [{}, OLD_NAMES], ids=["new names", "old names"])
 def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder, capsys) -> None:
     pack(folder, names)
-    state = load_file(folder / "model.safetensors")
-    save_file(state | {"model.vqmodel.loss.scale": torch.zeros(1)}, folder / "model.safetensors")
+    tensors(model__vqmodel__loss__scale=torch.zeros(1))(folder)
     assert find_tokenizer(folder)[1] is None
     assert torch.equal(pixels(folder), pixels(checkpoint))
     assert main.main(["inspect", f"--model_path={folder}"]) == 0
@@ -92,13 +80,10 @@ def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder, caps
 
 def test_bundled_weights_that_do_not_fit_are_all_named(folder) -> None:
     pack(folder)
-    state = load_file(folder / "model.safetensors")
-    del state["model.vqmodel.quant_conv.bias"]
-    save_file(state | {"model.vqmodel.extra": torch.zeros(1)}, folder / "model.safetensors")
-    with pytest.raises(
-        ValueError,
-        match=r"missing key model\.vqmodel\.quant_conv\.bias.*unexpected key model\.vqmodel\.extra",
-    ):
+    bias = "model.vqmodel.quant_conv.bias"
+    tensors(without=bias, model__vqmodel__extra=torch.zeros(1))(folder)
+    message = rf"missing key {bias}.*unexpected key model\.vqmodel\.extra"
+    with pytest.raises(ValueError, match=message):
         pixels(folder)
 
 

@@ -28,7 +28,6 @@ def anonymous() -> int:
 
 
 def peak(load: Callable[[], object]) -> int:
-    """The most bytes that loading takes at a time."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier loads have freed goes back
     before, done, seen = anonymous(), threading.Event(), [0]
@@ -57,7 +56,6 @@ def greedy(folder: Path) -> object:
 
 
 def measure(folders: list[str]) -> list[int]:
-    """Peaks of our loader, folder by folder, and of the control on the last."""
     ours(Path(folders[0]))  # the first load also imports the codec's library
     peaks = [peak(lambda name=name: ours(Path(name))) for name in folders]
     return [*peaks, peak(lambda: greedy(Path(folders[-1])))]

@@ -1,6 +1,4 @@
-"""Weights in every file format: all give the same network; files that are cut, damaged, missing,
-of another network or malicious are refused by name.
-"""
+"""Weights in every file format: all give the same network; files at fault are refused by name."""
 
 import json
 import pickle
@@ -52,7 +50,6 @@ def test_a_drafter_without_an_embedding_takes_the_targets(checkpoint, folder) ->
 
 @pytest.fixture(params=["target", "drafter"])
 def part(request, checkpoint, folder) -> tuple[Path, Callable[[], object]]:
-    """A network's folder, and what loads it."""
     if request.param == "target":
         return folder, lambda: load(folder)
     return folder / "drafter", lambda: drafter(folder, load(checkpoint))

@@ -1,6 +1,4 @@
-"""The small checkpoints of the LAYOUTS that a module names, and transformers' class with the same
-weights.
-"""
+"""Small checkpoints of the LAYOUTS of a module, and transformers' class with the same weights."""
 
 import json
 import shutil
@@ -8,25 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from families import SMALL, Small
-from transformers import (
-    Emu3ForConditionalGeneration,
-    GemmaForCausalLM,
-    GlmImageForConditionalGeneration,
-    JanusForConditionalGeneration,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from runs.check.transformers import ORACLES, Oracle
 from runs.session import Session
 
 CLASSES = {
-    "emu3": Emu3ForConditionalGeneration,
-    "emu3_5": Qwen3ForCausalLM,
-    "glm_image": GlmImageForConditionalGeneration,
-    "janus_pro": JanusForConditionalGeneration,
-    "liquid": GemmaForCausalLM,
+    "emu3": transformers.Emu3ForConditionalGeneration,
+    "emu3_5": transformers.Qwen3ForCausalLM,
+    "glm_image": transformers.GlmImageForConditionalGeneration,
+    "janus_pro": transformers.JanusForConditionalGeneration,
+    "liquid": transformers.GemmaForCausalLM,
 }
 
 
@@ -61,7 +52,6 @@ def original(family, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def session(family, original) -> Session:
-    """Target and drafter in fp64."""
     return family.open(family.settings(original))
 
 
@@ -76,6 +66,6 @@ def theirs(family, tmp_path_factory) -> torch.nn.Module | Oracle:
     if family.model == "emu3_5":
         entries = json.loads((folder / "config.json").read_text())
         entries.pop("model_type")  # its authors'
-        given["config"] = Qwen3Config(**entries)
+        given["config"] = transformers.Qwen3Config(**entries)
     model = CLASSES[family.model].from_pretrained(folder, dtype=torch.float64, **given)
     return model.eval()

@@ -1,12 +1,11 @@
 """Parity with transformers' Chameleon, for checkpoints that either writes."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
 from counted import CountedCache
-from safetensors.torch import load_file, save_file
+from damage import read_state, write_state
 from small import Sizes, is_head_norm, randomised, write_checkpoint, write_parts
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
@@ -56,15 +55,11 @@ def pair(request, tmp_path_factory) -> Pair:
     config = ChameleonConfig(**write_parts(folder, sizes))
     theirs = randomised(ChameleonForConditionalGeneration(config), 0, sizes)
     theirs.save_pretrained(folder)
-    if sizes.shared_norm:
-        share_norms(folder / "model.safetensors")
+    if sizes.shared_norm:  # all heads have the same norms, written once
+        path = folder / "model.safetensors"
+        state = {k: v[:1] if is_head_norm(k) else v for k, v in read_state(path).items()}
+        write_state(path, {key: value.clone() for key, value in state.items()})
     return Pair(theirs, load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
-
-
-def share_norms(path: Path) -> None:
-    """Write the query/key norms, equal for all heads, once."""
-    state = load_file(path)
-    save_file({k: v[:1].clone() if is_head_norm(k) else v for k, v in state.items()}, path)
 
 
 def random_ids(rows: int, n: int) -> Tensor:
@@ -109,8 +104,8 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     """Siblings do not see each other; after the move, the accepted path is the past."""
     parents = torch.tensor([[0, 0, 0, 1, 1, 2, 4]])
     depths = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
-    ids, mask, positions = padding(pair, 8)
-    length, real = ids.shape[1] - 8, mask.bool()
+    ids, padded, positions = padding(pair, 8)
+    length, real = ids.shape[1] - 8, padded.bool()
     tree = DraftTree(ids[:1, length:-1], parents, depths, torch.zeros(1, 7), height=3, width=2)
     cache = cache_of(pair)
     pair.ours.features(ids[:, :length], cache.chain(length))
@@ -120,12 +115,10 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     seen = torch.ones(length + 7, length + 7).tril().bool()
     seen[length:, length:] = tree.visible[0]
     seen = seen & real[:, None, :-1] | torch.eye(length + 7).bool()
-    tree_positions = torch.cat(
-        [positions[:, :length], positions[:, length : length + 1] + depths], 1
-    )
-    expected = pair.reference(
-        ids[:, :-1], attention_mask=additive(seen)[:, None], position_ids=tree_positions
-    )
+    below = positions[:, length : length + 1] + depths
+    tree_positions = torch.cat([positions[:, :length], below], 1)
+    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[:, None]
+    expected = pair.reference(ids[:, :-1], attention_mask=mask, position_ids=tree_positions)
     pair.compare(features, (expected[0][:, length:], expected[1][:, length:]))
 
     path = [0, 1, 4, 6]
@@ -134,7 +127,7 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     features = pair.ours.features(ids[:, -1:], cache.chain(1))
     chosen = torch.cat([ids[:, :length], ids[:, length + torch.tensor(path)], ids[:, -1:]], 1)
     n = chosen.shape[1]
-    expected = pair.reference(chosen, attention_mask=mask[:, :n], position_ids=positions[:, :n])
+    expected = pair.reference(chosen, attention_mask=padded[:, :n], position_ids=positions[:, :n])
     pair.compare(features, (expected[0][:, -1:], expected[1][:, -1:]))
 
 
@@ -151,23 +144,17 @@ def test_hidden_states_stand_behind_the_features(session) -> None:
     assert torch.equal(target.score(wide), target.score(features))
 
 
-def additive(seen: Tensor) -> Tensor:
-    return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-
-
 def test_transformers_reads_what_we_write(tmp_path) -> None:
     """The layout of ckpts/tiny is a Chameleon checkpoint for everyone else, too."""
     folder = write_checkpoint(tmp_path / "ours")
-    theirs, report = ChameleonForConditionalGeneration.from_pretrained(
-        folder, output_loading_info=True
-    )
+    model = ChameleonForConditionalGeneration
+    theirs, report = model.from_pretrained(folder, output_loading_info=True)
     assert not report["unexpected_keys"] and not report["mismatched_keys"]
     assert all(key.startswith("model.vqmodel.") for key in report["missing_keys"])
     pair = Pair(theirs.eval(), load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
     ids = random_ids(2, 10)
-    pair.compare(
-        pair.ours.features(ids, Context(torch.arange(10).expand(2, -1))), pair.reference(ids)
-    )
+    features = pair.ours.features(ids, Context(torch.arange(10).expand(2, -1)))
+    pair.compare(features, pair.reference(ids))
 
 
 def test_prompt_rows_follow_the_vocabulary(session) -> None:

@@ -41,9 +41,8 @@ def test_a_greedy_image_is_that_of_the_authors_loop(session, theirs) -> None:
     """Row ends are forced, guidance is on log-probabilities of all ids, then the codes' top k."""
     target = session.target
     rows, codes = target.prompt("A red cat", 2), []
-    padded = [
-        ids[start:].tolist() for ids, start in zip(rows.ids, rows.starts.tolist(), strict=True)
-    ]
+    starts = rows.starts.tolist()
+    padded = [ids[start:].tolist() for ids, start in zip(rows.ids, starts, strict=True)]
     for slot in range(1, ROWS * (COLUMNS + 1)):
         if slot % (COLUMNS + 1) == 0:
             token = FIRST - 8

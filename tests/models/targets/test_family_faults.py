@@ -27,6 +27,7 @@ KEY_NORM = "model.layers.1.self_attn.k_norm.weight"
 LUMINA2_NORM = "model.layers.1.self_attn.q_norm.weight"
 CONV_Y = "decoder.norm_out.conv_y.weight"
 IBQ, EMU3_5_WORDS = "../Emu3.5-VisionTokenizer", "../tokenizer_emu3_ibq"
+NAMES = "tokenizer_config.json"
 ENCODER = "--text_encoder_path: .*"
 DOWN, WORDS = "model.layers.1.mlp.down_proj.weight", "tokenizer/text_tokenizer.json"
 NO_VQGAN = [("double_z", True), ("attn_resolutions", [16]), ("ch", "many"), ("ch_mult", [])]
@@ -34,10 +35,7 @@ NO_VQGAN += [("ch", 33)]
 
 FAULTS: dict[str, list[tuple[Damage, str]]] = {
     "tiny": [
-        (
-            tensors(**{DOWN: torch.zeros(1, 72)}),
-            r"has shape \(1, 72\), expected \(32, 72\)",
-        ),
+        (tensors(**{DOWN: torch.zeros(1, 72)}), r"has shape \(1, 72\), expected \(32, 72\)"),
         (tensors(lm_head__weight=torch.ones(20, 32)), r"lm_head.weight has shape \(20, 32\)"),
         (tensors(lm_head__weight=torch.ones(576, 32)), r"shape \(576, 32\), expected 288 rows"),
         (tensors(model__norm__weight=torch.tensor(1.0)), r"model.norm.weight has shape \(\)"),
@@ -62,10 +60,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("vq_config", channel_multiplier="x"), "vq_config: "),
         (tensors(without=EMU3_NORM), "missing key model.text_model.layers.1.input_layernorm"),
         (tensors(text_model__lm_head__weight=torch.ones(9, 32)), r"\(9, 32\), expected 289 rows"),
-        (
-            tensors(without=EMU3_CODEC),
-            r"weights vqmodel\.\* does not fit.*missing key vqmodel\.decoder",
-        ),
+        (tensors(without=EMU3_CODEC), r"vqmodel\.\* does not fit.*missing key vqmodel\.decoder"),
         (tensors(without="vqmodel."), "no image codec among the weights"),
         (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
         (text("tokenizer.json", "extra_200", "x"), r"tokenizer\.json has no token '<\|extra_200"),
@@ -89,14 +84,8 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(max_position_embeddings=20), "an image of 4 x 4 tokens takes 20"),
         (tensors(without=LUMINA2_NORM), f"missing key {LUMINA2_NORM}"),
         (tensors(**{LUMINA2_NORM: torch.ones(3, 8)}), r"has shape \(3, 8\), expected \(2, 8\)"),
-        (
-            entries(file="tokenizer_config.json", eos_token=None),
-            "tokenizer_config.json has no bos_token and no eos_token",
-        ),
-        (
-            entries(file="tokenizer_config.json", bos_token="<s>"),
-            r"tokenizer\.json has no token '<s>'",
-        ),
+        (entries(file=NAMES, eos_token=None), f"{NAMES} has no bos_token and no eos_token"),
+        (entries(file=NAMES, bos_token="<s>"), r"tokenizer\.json has no token '<s>'"),
         (
             lambda folder: write_codec(folder.parent / CODEC, 25),
             "has 25 codes, .*155000; config.json has 155024 ids, too few",
@@ -108,10 +97,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("text_config", head_dim=8), "head_dim: expected 16"),
         (entries("text_config", hidden_act="gelu"), "hidden_act: expected 'silu'"),
         (entries("text_config", max_position_embeddings=16), "embeddings is 16; an image of 4 x 4"),
-        (
-            entries("text_config", rope_parameters={"rope_type": "yarn"}),
-            "rope_parameters: expected",
-        ),
+        (entries("text_config", rope_parameters={"rope_type": "x"}), "rope_parameters: expected"),
         (entries("vq_config", num_embeddings=0), r"vq_config\.num_embeddings: expected whole"),
         (entries("vq_config", num_hidden_layers=3), r"vq_config\.num_hidden_layers: expected"),
         (entries("vq_config", num_embeddings=25), "the codec has 24 codes, config.json 25"),
@@ -121,7 +107,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (tensors(without="model.vqmodel."), r"among the weights \(keys model\.vqmodel\.\*\)"),
         (
             tensors(without=JANUS_CODEC),
-            r"vqmodel\.\* does not fit.*missing key .*\.decoder\.conv_blocks\.1\.res",
+            r"does not fit.*missing key .*\.decoder\.conv_blocks\.1\.res",
         ),
         (text("tokenizer.json", "begin_of_image", "x"), "json has no token '<begin_of_image>'"),
     ],
@@ -153,10 +139,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(pretraining_tp=2), "pretraining_tp: expected"),
         (entries(hidden_size=None), "lacks the entry 'hidden_size'"),
         (entries(rms_norm_eps="abc"), "rms_norm_eps: expected numbers above 0"),
-        (
-            entries(num_attention_heads=16),
-            "channels per head: expected a multiple of 4, got 32 /",
-        ),
+        (entries(num_attention_heads=16), "channels per head: expected a multiple of 4, got 32"),
         (entries(cls_token_num=10), "cls_token_num is 10, the weights hold 9"),
         (tensors(without="model.cls_embedding.cap_proj.fc2"), "missing key .*cap_proj.fc2.weight"),
         (tensors(**{QUERY_NORM: torch.ones(2)}), "unexpected key .*q_norm"),
@@ -168,12 +151,9 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (gone(f"{T5}/config.json"), r"missing file: .*flan-t5-xl/config\.json"),
         (content(f"{T5}/config.json", BertConfig().to_json_string()), "expected 't5', got 'bert'"),
         (with_code(T5), f"{ENCODER}damaged, or more than tensors"),
-        (
-            tensors(f"{T5}/model.safetensors", "encoder.final"),
-            rf"{ENCODER}missing key encoder\.fin",
-        ),
+        (tensors(f"{T5}/model.safetensors", "encoder.final"), f"{ENCODER}missing key encoder"),
         (content(f"{T5}/tokenizer.json", "{}"), f"{ENCODER}cannot be read as a tokenizer"),
-        (entries(file=f"{T5}/tokenizer_config.json", pad_token=None), "without a padding token"),
+        (entries(file=f"{T5}/{NAMES}", pad_token=None), "without a padding token"),
         (
             tensors("drafter/pytorch_model.bin", layers__0__input_layernorm__weight=torch.ones(32)),
             "unexpected key layers.0.input_layernorm.weight",

@@ -1,15 +1,14 @@
-"""The published sizes, on the meta device:
-every key and shape of Chameleon 7B and of its drafters.
-"""
+"""The published sizes of Chameleon 7B, LlamaGen and their drafters, key by key."""
 
 import json
 import shutil
 import struct
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from small import byte_tokenizer
+from small import byte_tokenizer, shapes_of
 
 import main
 from configs.targets import META_FILES
@@ -34,38 +33,33 @@ VQGAN = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, CODES, 512)
 Shapes = dict[str, tuple[int, ...]]
 
 
-def block(prefix: str, norm_rows: int) -> Shapes:
-    """The published keys of one layer; norm_rows: 32 for Anole, 1 for Lumina-mGPT."""
-    shapes: Shapes = {f"self_attn.{name}_proj.weight": (HIDDEN, HIDDEN) for name in "qkvo"}
-    shapes |= {
-        f"self_attn.{name}_norm.{part}": (norm_rows, 128)
-        for name in "qk"
-        for part in ("weight", "bias")
-    }
-    shapes |= {f"mlp.{name}_proj.weight": (MLP, HIDDEN) for name in ("gate", "up")}
-    shapes |= {"mlp.down_proj.weight": (HIDDEN, MLP), "input_layernorm.weight": (HIDDEN,)}
-    shapes |= {"post_attention_layernorm.weight": (HIDDEN,)}
+def block(prefix: str, hidden: int, mlp: int, first_norm: bool = True) -> Shapes:
+    """The published keys of one layer without norms of heads."""
+    shapes = {f"self_attn.{name}_proj.weight": (hidden, hidden) for name in "qkvo"}
+    shapes |= {f"mlp.{name}_proj.weight": (mlp, hidden) for name in ("gate", "up")}
+    shapes |= {"mlp.down_proj.weight": (hidden, mlp), "post_attention_layernorm.weight": (hidden,)}
+    shapes |= {"input_layernorm.weight": (hidden,)} if first_norm else {}
     return {prefix + name: shape for name, shape in shapes.items()}
 
 
+def with_norms(prefix: str, norm_rows: int) -> Shapes:
+    """The same of Chameleon; norm_rows: 32 for Anole, 1 for Lumina-mGPT."""
+    names = product("qk", ("weight", "bias"))
+    norms = {f"{prefix}self_attn.{name}_norm.{part}": (norm_rows, 128) for name, part in names}
+    return block(prefix, HIDDEN, MLP) | norms
+
+
 def target_shapes(norm_rows: int) -> Shapes:
-    shapes: Shapes = {
-        "model.embed_tokens.weight": (VOCAB, HIDDEN),
-        "lm_head.weight": (VOCAB, HIDDEN),
-    }
-    shapes |= {"model.norm.weight": (HIDDEN,)}
+    names = ("model.embed_tokens.weight", "lm_head.weight")
+    shapes: Shapes = dict.fromkeys(names, (VOCAB, HIDDEN)) | {"model.norm.weight": (HIDDEN,)}
     for layer in range(32):
-        shapes |= block(f"model.layers.{layer}.", norm_rows)
+        shapes |= with_norms(f"model.layers.{layer}.", norm_rows)
     return shapes
 
 
 def drafter_shapes(norm_rows: int) -> Shapes:
-    shapes: Shapes = {
-        "embed_tokens.weight": (VOCAB, HIDDEN),
-        "fc.weight": (HIDDEN, 2 * HIDDEN),
-        "fc.bias": (HIDDEN,),
-    }
-    return shapes | block("layers.0.", norm_rows)
+    shapes: Shapes = {"embed_tokens.weight": (VOCAB, HIDDEN), "fc.weight": (HIDDEN, 2 * HIDDEN)}
+    return shapes | {"fc.bias": (HIDDEN,)} | with_norms("layers.0.", norm_rows)
 
 
 def count(shapes: Shapes) -> int:
@@ -81,9 +75,8 @@ def test_chameleon_7b(norm_rows, parameters) -> None:
     assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []
     assert built.faults(shapes | {"model.vqmodel.encoder.conv_in.weight": (128, 3, 3, 3)}) == []
     held = sum(weight.numel() for weight in built.module.parameters())
-    assert (
-        held == 7_013_666_816 - (VOCAB - CODES) * HIDDEN
-    )  # the head of image codes only, norms of every head
+    # the head of image codes only, norms of every head
+    assert held == 7_013_666_816 - (VOCAB - CODES) * HIDDEN
     assert all(weight.is_meta for weight in built.module.parameters())
 
 
@@ -115,12 +108,9 @@ def write_hollow(path: Path, shapes: Shapes) -> None:
 
 @pytest.fixture
 def anole(tmp_path) -> Path:
-    """The published layout of Anole and its drafter, hollow."""
-    folder, drafter = (
-        tmp_path / "anole" / "Anole-7b-v0.1-hf",
-        tmp_path / "anole" / "trained_drafters" / "anole_drafter",
-    )
-    tokenizer = tmp_path / "anole" / "chameleon" / "tokenizer"
+    root = tmp_path / "anole"
+    folder, drafter = root / "Anole-7b-v0.1-hf", root / "trained_drafters" / "anole_drafter"
+    tokenizer = root / "chameleon" / "tokenizer"
     for path in (folder, drafter, tokenizer):
         path.mkdir(parents=True)
     shapes = target_shapes(32)
@@ -129,9 +119,7 @@ def anole(tmp_path) -> Path:
         for i, name in enumerate(shapes)
     }
     for file in set(placed.values()):
-        write_hollow(
-            folder / file, {name: shape for name, shape in shapes.items() if placed[name] == file}
-        )
+        write_hollow(folder / file, {name: shapes[name] for name in shapes if placed[name] == file})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
     (folder / "config.json").write_text(json.dumps(CONFIG))
     write_hollow(drafter / "model.safetensors", drafter_shapes(32))
@@ -139,28 +127,22 @@ def anole(tmp_path) -> Path:
     byte_tokenizer(CODES).save(str(tokenizer / "text_tokenizer.json"))
     write_config(VQGAN, tokenizer / "vqgan.yaml")
     write_hollow(tokenizer / "vqgan.safetensors", vqgan_shapes())
-    return tmp_path / "anole"
+    return root
 
 
 def vqgan_shapes() -> Shapes:
     with torch.device("meta"):
-        state = to_taming(build_vqmodel(VQGAN).state_dict(), 5)
-    return {name: tuple(value.shape) for name, value in state.items()}
+        return shapes_of(to_taming(build_vqmodel(VQGAN).state_dict(), 5))
 
 
 def test_inspect_a_conversion_that_brings_the_whole_vqgan(anole, capsys) -> None:
-    """None of Meta's files: the VQGAN is in the third shard,
-    the text tokenizer in tokenizer.json.
-    """
+    """The VQGAN is in the third shard, the text tokenizer in tokenizer.json."""
     folder, tokenizer = anole / "Anole-7b-v0.1-hf", anole / "chameleon" / "tokenizer"
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     last = "model-00003-of-00003.safetensors"
     inside = {f"model.vqmodel.{name}": shape for name, shape in vqgan_shapes().items()}
-    own = {
-        name: shape
-        for name, shape in target_shapes(32).items()
-        if index["weight_map"][name] == last
-    }
+    shapes, placed = target_shapes(32), index["weight_map"]
+    own = {name: shape for name, shape in shapes.items() if placed[name] == last}
     write_hollow(folder / last, own | inside)
     index["weight_map"] |= dict.fromkeys(inside, last)
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -168,31 +150,23 @@ def test_inspect_a_conversion_that_brings_the_whole_vqgan(anole, capsys) -> None
     shutil.rmtree(tokenizer)
     assert main.main(["inspect", "--model=anole", f"--model_path={folder}"]) == 0
     said = capsys.readouterr().out
-    assert (
-        "weights model.vqmodel.*: 8192 codes, 512 x 512 pixels" in said
-        and f"{folder}/tokenizer.json" in said
-    )
+    assert "weights model.vqmodel.*: 8192 codes, 512 x 512 pixels" in said
+    assert f"{folder}/tokenizer.json" in said
 
 
 def test_inspect_at_full_size(anole, capsys) -> None:
     """Reads headers only: the files have no contents, and 14 GB of them."""
-    paths = [
-        f"--model_path={anole}/Anole-7b-v0.1-hf",
-        f"--drafter_path={anole}/trained_drafters/anole_drafter",
-    ]
-    assert main.main(["inspect", "--model=anole", "--dtype=bf16", "--json", *paths]) == 0
-    document = json.loads(capsys.readouterr().out)
-    memory = document["memory"]
-    assert (
-        memory["target weights"] == 2 * 6_778_785_792
-        and memory["drafter weights"] == 2 * 504_393_728
-    )
+    words = ["inspect", "--model=anole", "--dtype=bf16", f"--model_path={anole}/Anole-7b-v0.1-hf"]
+    words += [f"--drafter_path={anole}/trained_drafters/anole_drafter"]
+    assert main.main([*words, "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory["target weights"] == 2 * 6_778_785_792
+    assert memory["drafter weights"] == 2 * 504_393_728
     assert memory["target keys and values"] == 2 * 2 * 32 * 2 * (4096 + 59) * HIDDEN
-    assert memory["image tokenizer"] == pytest.approx(
-        4 * (27.19e6 + 39.3e6 + CODES * 256), rel=0.03
-    )
+    codec = 27.19e6 + 39.3e6 + CODES * 256
+    assert memory["image tokenizer"] == pytest.approx(4 * codec, rel=0.03)
     (anole / "chameleon" / "tokenizer" / "vqgan.safetensors").unlink()
-    assert main.main(["inspect", "--model=anole", "--dtype=bf16", *paths]) == 1
+    assert main.main(words) == 1
     said = capsys.readouterr().out
     assert "found no vqgan.safetensors or vqgan.ckpt" in said and META_FILES in said
 
@@ -206,24 +180,11 @@ XL = {
 }  # fmt: skip
 
 
-def layer_shapes(prefix: str, first_norm: bool = True) -> dict[str, tuple[int, ...]]:
-    shapes = {f"{prefix}self_attn.{name}_proj.weight": (1280, 1280) for name in "qkvo"}
-    shapes |= {f"{prefix}mlp.{name}_proj.weight": (3584, 1280) for name in ("gate", "up")}
-    shapes |= {
-        f"{prefix}mlp.down_proj.weight": (1280, 3584),
-        f"{prefix}post_attention_layernorm.weight": (1280,),
-    }
-    return shapes | ({f"{prefix}input_layernorm.weight": (1280,)} if first_norm else {})
-
-
 @pytest.mark.parametrize(("block_size", "positions"), [(256, 376), (1024, 1144)])
 def test_full_size_keys_shapes_and_number_of_parameters(block_size, positions) -> None:
     spec = LlamaGen().spec(XL | {"block_size": block_size})
     with torch.device("meta"):
         network = LlamaGenNetwork(spec, 2048)
-    found = {
-        key: tuple(value.shape) for key, value in public_state(network, llamagen_keys(spec)).items()
-    }
     expected = {
         "model.embed_tokens.weight": (16384, 1280),
         "model.cls_embedding.cap_proj.fc1.weight": (1280, 2048),
@@ -233,8 +194,8 @@ def test_full_size_keys_shapes_and_number_of_parameters(block_size, positions) -
         "lm_head.weight": (16384, 1280),
     }
     for layer in range(36):
-        expected |= layer_shapes(f"model.layers.{layer}.")
-    assert found == expected
+        expected |= block(f"model.layers.{layer}.", 1280, 3584)
+    assert shapes_of(public_state(network, llamagen_keys(spec))) == expected
     assert sum(weight.numel() for weight in network.transformer.parameters()) == 773_418_240
     assert (spec.head_dim, spec.max_positions) == (64, positions)
     assert spec.image_rope == ImageRope(120, {256: 16, 1024: 32}[block_size])
@@ -248,11 +209,8 @@ def test_full_size_drafter_keys_and_shapes() -> None:
     spec = LlamaGen().drafter(head_config, target)
     with torch.device("meta"):
         head = EagleHead(spec)
-    found = {
-        key: tuple(value.shape) for key, value in public_state(head, eagle_keys(spec, True)).items()
-    }
-    assert found == {
+    assert shapes_of(public_state(head, eagle_keys(spec, True))) == {
         "embed_tokens.weight": (16384, 1280), "fc.weight": (1280, 2560), "fc.bias": (1280,),
-        **layer_shapes("layers.0.", first_norm=False),
+        **block("layers.0.", 1280, 3584, first_norm=False),
     }  # fmt: skip
     assert spec.image_rope == ImageRope(119, 16) and spec.norm_eps == 1e-6

@@ -9,21 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from browser import only_in_all
 from fakes import finished
 from families import PLAIN, PROMPTS, decoded, extracted
 from PIL import Image
-from small import small_settings
+from small import shapes_of, small_settings
 from small_glm_image import CODES, codes_of, write_glm_image, write_painter
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
-from transformers import (
-    GlmImageConfig,
-    GlmImageForConditionalGeneration,
-    GlmImageImageProcessor,
-    PreTrainedTokenizerFast,
-)
 from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 
 import main
@@ -44,13 +39,8 @@ from runs.session import Session, open_session
 from support.json_files import read_lines
 
 GREEDY = SamplingSettings(cfg=1.0, temperature=0.0)
+LAYOUTS = ["glm_image"]
 TEXT = " A red <sop>cat<start>.\n"  # names of control tokens are text
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
-    """In shards that transformers wrote."""
-    return write_glm_image(tmp_path_factory.mktemp("glm"), shard="60KB")
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +48,8 @@ def session(original) -> Session:
     return open_session(small_settings(original, model="glm_image"))
 
 
-def oracle(folder: Path) -> GlmImageForConditionalGeneration:
-    model = GlmImageForConditionalGeneration
+def oracle(folder: Path) -> transformers.GlmImageForConditionalGeneration:
+    model = transformers.GlmImageForConditionalGeneration
     return model.from_pretrained(folder, dtype=torch.float64).eval()
 
 
@@ -72,7 +62,7 @@ def their_grids(target: TargetModel) -> dict[str, Tensor]:
 def test_the_prompt_is_the_processors(session, original) -> None:
     """Its tokens are those of transformers' template and layout, its grids those it gives."""
     target, home = session.target, original.parent / "processor"
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(home / "tokenizer.json"), bos_token="<start>", pad_token="<pad>"
     )
     message = {"role": "user", "content": [{"type": "text", "text": "a cat, 3 dogs"}]}
@@ -135,9 +125,10 @@ def test_the_published_sizes_on_the_meta_device() -> None:
     """10.1 billion weights, 1.2 of them in the vision encoder and its quantiser."""
     rope = {"rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
     text = {"rope_parameters": rope | {"rope_theta": 1e4}}
+    config = transformers.GlmImageConfig(text_config=text)
     with torch.device("meta"):
-        theirs = GlmImageForConditionalGeneration(GlmImageConfig(text_config=text))
-    shapes = {key: tuple(value.shape) for key, value in theirs.state_dict().items()}
+        theirs = transformers.GlmImageForConditionalGeneration(config)
+    shapes = shapes_of(theirs.state_dict())
     assert sum(map(math.prod, shapes.values())) == 10_114_245_632
     config = {"model_type": "glm_image", "text_config": text}
     built = GlmImage().network(config)
@@ -215,9 +206,10 @@ def resized(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
 
 def encoded(folder: Path, pixels: Tensor) -> list[int]:
     """The codes by transformers' classes, after the steps of its image processor."""
-    process = GlmImageImageProcessor(patch_size=16, temporal_patch_size=1, merge_size=1)
+    sizes = {"patch_size": 16, "temporal_patch_size": 1, "merge_size": 1}
+    process = transformers.GlmImageImageProcessor(**sizes)
     given = process(images=[pixels.permute(2, 0, 1)], do_resize=False, return_tensors="pt")
-    model = GlmImageForConditionalGeneration.from_pretrained(folder).eval()
+    model = transformers.GlmImageForConditionalGeneration.from_pretrained(folder).eval()
     grids = given["image_grid_thw"]
     with torch.no_grad():
         hidden = model.get_image_features(given["pixel_values"], grids).pooler_output
@@ -225,7 +217,6 @@ def encoded(folder: Path, pixels: Tensor) -> list[int]:
 
 
 def generated(folder: Path, out: Path) -> tuple[Tensor, dict]:
-    """An image's pixels and record, by the command."""
     words = f"generate_images --model glm_image --model_path {folder} --target_size 96x64"
     words += f" --dtype fp64 --device cpu --temperature 0 --method jacobi --output_dir {out}"
     assert main.main([*words.split(), "--prompt", "a 'red' cat"]) == 0

@@ -51,13 +51,8 @@ def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
     settings = theirs.generation_config
     settings.bos_token_id, settings.pad_token_id = first, pad
     settings.generation_kwargs = {"boi_token_id": last}
-    expected = theirs.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        generation_mode="image",
-        guidance_scale=5.0,
-        do_sample=False,
-    )
+    given = {"generation_mode": "image", "guidance_scale": 5.0, "do_sample": False}
+    expected = theirs.generate(ids, attention_mask=torch.ones_like(ids), **given)
     found = decoded(session, PLAIN, GREEDY)[2]
     assert len(set(expected[0].tolist())) > 2
     assert found.tolist() == expected[0].tolist()

@@ -1,6 +1,5 @@
-"""Seven families in fp64: every lossless rule with every method and proposal that it goes with
-repeats plain decoding's tokens, the randomised ones at temperature 0. Trees of Emu3, Emu3.5 and
-Lumina-mGPT 2.0 run across row ends, those of GLM-Image into the second grid.
+"""Lossless rules with every method and proposal repeat plain decoding's tokens in seven families,
+in fp64: across row ends (Emu3, Emu3.5, Lumina-mGPT 2.0) and into a second grid (GLM-Image).
 """
 
 from itertools import product
@@ -32,7 +31,6 @@ Images = dict[float, list[Tensor]]
 
 @pytest.fixture(scope="module")
 def opened(request, tmp_path_factory) -> tuple[Session, Images]:
-    """A session of a family, and the images of plain decoding by temperature."""
     small = SMALL[request.param]
     session = small.open(small.settings(small.write(tmp_path_factory.mktemp("lossless"))))
     plain = {t: decoded(session, MethodSettings("ar"), at(session, t)) for t in (0.0, 1.0)}

@@ -121,7 +121,6 @@ def test_the_size_is_that_of_the_folders_name(path, size) -> None:
 
 
 def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
-    """Every token is the choice after a fresh pass over the tokens before it."""
     session = open_lumina(lumina_folder, "96x64")
     distribution = sampling_distribution(session.settings.sampling)
     image = finished(session.open_engine(METHODS["ar"]), JOBS[:1])["a"]

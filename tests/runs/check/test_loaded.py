@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from browser import only_in_all, thinned
-from damage import State, gone, weights
+from damage import State, entries, gone, weights
+from families import SMALL
 from small import FLAGS, GUIDANCE, LUMINA, write_checkpoint, write_shards
-from small_emu3 import write_emu3
-from small_emu3_5 import write_emu3_5
-from small_glm_image import write_glm_image
-from small_janus import write_janus
-from small_liquid import write_liquid
-from small_lumina2 import LUMINA2, write_lumina2
 
 import main
 from configs.method_table import METHODS
@@ -32,7 +27,6 @@ TINY = ROOT / "ckpts" / "tiny"
 
 
 def opened(**flags: str) -> Checkpoint:
-    """Open a checkpoint for single checks."""
     return Checkpoint(InspectSettings(device="cpu", run=True, **flags))
 
 
@@ -42,7 +36,6 @@ def check(name: str, checkpoint: Checkpoint) -> Finding:
 
 
 def ran(**flags: str) -> dict[str, Finding]:
-    """All rows, by check."""
     settings = InspectSettings(device="cpu", run=True, **flags)
     return {finding.part: finding for finding in run_checks(settings)}
 
@@ -54,14 +47,11 @@ def small(checkpoint) -> Checkpoint:
 
 
 def changed(folder: Path, name: str, change: Callable[[State], None], place: Path) -> str:
-    """Return a copy of a checkpoint in which one weight file differs."""
     weights(change, name)(shutil.copytree(folder, place))
     return str(place)
 
 
 def shuffle_rows(key: str) -> Callable[[State], None]:
-    """Return a change that brings a matrix's rows into another order."""
-
     def change(state: State) -> None:
         order = torch.randperm(len(state[key]), generator=torch.Generator().manual_seed(0))
         state[key] = state[key][order].contiguous()
@@ -201,10 +191,9 @@ def test_limits_of_what_the_target_predicts(name, figures, state, small) -> None
 
 
 def test_without_guidance_there_is_one_row(checkpoint) -> None:
-    settings = InspectSettings(model_path=str(checkpoint), device="cpu", run=True)
-    settings = replace(settings, sampling=replace(settings.sampling, cfg=1.0))
-    states = {finding.part: finding.state for finding in run_checks(settings)}
-    assert states["guidance"] == "skipped" and states["tokens"] == states["transformers"] == "ok"
+    rows = ran(model_path=str(checkpoint), sampling=SamplingSettings(cfg=1.0))
+    states = [rows[name].state for name in ("guidance", "tokens", "transformers")]
+    assert states == ["skipped", "ok", "ok"]
 
 
 def test_a_method_with_other_tokens_is_named(small) -> None:
@@ -227,39 +216,24 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
     assert row.state == "skipped" and "free are 1.0 KiB" in row.text
 
 
+FP64 = ("janus_pro", "janus_pro of the authors", "emu3", "emu3 of today", "emu3_5", "liquid")
+FP64 += ("lumina_mgpt2", "glm_image")
+SHORT = {"emu3": "text_config", "emu3_5": "", "liquid": "", "lumina_mgpt2": ""}  # of positions
+
+
 @pytest.mark.parametrize(
-    ("model", "layout"),
-    [
-        ("tiny", "bf16"),
-        ("tiny", "fp32"),
-        ("janus_pro", "transformers"),
-        ("janus_pro", "authors"),
-        ("emu3", "new"),
-        ("emu3", "old"),
-        ("emu3", "authors"),
-        ("emu3_5", "authors"),
-        ("liquid", "transformers"),
-        ("lumina_mgpt2", "transformers"),
-        ("glm_image", "transformers"),
-    ],
+    ("name", "dtype"), [("tiny", "bf16"), ("tiny", "fp32"), *((name, "fp64") for name in FP64)]
 )
-def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -> None:
-    write = {
-        "tiny": lambda folder: checkpoint,
-        "janus_pro": lambda folder: write_janus(folder, authors=layout == "authors"),
-        "emu3": lambda folder: write_emu3(folder, layout, positions=700),
-        "emu3_5": lambda folder: write_emu3_5(folder, positions=700),
-        "liquid": lambda folder: write_liquid(folder, positions=700),
-        "lumina_mgpt2": lambda folder: write_lumina2(folder, replace(LUMINA2, positions=700)),
-        "glm_image": write_glm_image,
-    }
-    folder = write[model](tmp_path / "model")
-    flags = {"dtype": layout if model == "tiny" else "fp64", **FLAGS.get(model, {})}
-    flags["sampling"] = SamplingSettings(cfg=GUIDANCE.get(model, 3.0))
+def test_logits_are_those_of_transformers(name, dtype, tmp_path) -> None:
+    folder, model = SMALL[name].write(tmp_path), SMALL[name].model
+    if model in SHORT:
+        entries(SHORT[model], max_position_embeddings=700)(folder)
+    sampling = SamplingSettings(cfg=GUIDANCE.get(model, 3.0))
+    flags = {"dtype": dtype, "sampling": sampling, **FLAGS.get(model, {})}
     subject = opened(model=model, model_path=str(folder), **flags)
     row = check("transformers", subject)
     assert row.state == "ok", row.text
-    if layout == "bf16":  # rounds by more than the damage below
+    if dtype == "bf16":  # rounds by more than the damage below
         assert check("tokens", subject).state == "ok"
         return
     subject.target.transformer.norm.weight.data[::2].mul_(1.5)

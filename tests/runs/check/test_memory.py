@@ -1,15 +1,11 @@
-"""The memory that `inspect` names is what an engine allocates, in families with and without row
-ends, and it says whether prompts find room.
-"""
+"""`inspect` names the memory that an engine allocates, and the room for prompts."""
 
-import json
 from dataclasses import replace
 
 import pytest
+from damage import entries, faults, inspected, rows
 from families import SMALL
-from small import small_settings
 
-import main
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -20,6 +16,7 @@ from drafters.mixed import MixedDrafter
 from runs.session import Session, open_session
 
 MODELS = ("tiny", "janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image")
+SEQUENCE = ("target", "sequence")  # the row about the positions
 DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 
 
@@ -29,20 +26,14 @@ def session(request, tmp_path_factory) -> Session:
     return open_session(small.settings(small.write(tmp_path_factory.mktemp("memory")), "fp32"))
 
 
-def inspected(capsys, settings: EngineSettings, *words: str) -> tuple[int, dict]:
-    """Exit code and report of `inspect` with the settings of a session."""
-    given = [f"--model={settings.model}", f"--model_path={settings.model_path}"]
-    given += [
-        f"--{name}={value}"
-        for name in ("target_size", "negative_prompt")
-        if (value := getattr(settings, name)) is not None
-    ]
-    code = main.main(["inspect", "--json", *given, *words])
-    return code, json.loads(capsys.readouterr().out)
+def report_on(capsys, settings: EngineSettings, *words: str) -> tuple[int, dict]:
+    flags = ("model", "target_size", "negative_prompt")
+    given = {name: value for name in flags if (value := getattr(settings, name)) is not None}
+    words += tuple(f"--{name}={value}" for name, value in given.items())
+    return inspected(capsys, settings.model_path, *words)
 
 
 def longest(session: Session) -> str:
-    """The longest text that finds room."""
     text = "a" * session.target.spec.max_positions
     while text:
         try:
@@ -87,36 +78,20 @@ def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch,
     if window:
         monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
         monkeypatch.setattr(noise, "_AHEAD", 1)
-    code, report = inspected(capsys, session.settings, f"--batch_size={images}")
+    code, report = report_on(capsys, session.settings, f"--batch_size={images}")
     assert code == 0
     engines = [allocated(opened(session, name, images)) for name in DRAFTING]
     parts = {name for engine in engines for name in engine}
-    assert parts == {
-        "target keys and values",
-        "drafter keys and values",
-        "noise",
-        "stale predictions",
-        "recalled predictions",
-    }
+    tables = {"noise", "stale predictions", "recalled predictions"}
+    assert parts == {"target keys and values", "drafter keys and values"} | tables
     for part in parts:
         most = max(engine.get(part, 0) for engine in engines)
         assert report["memory"][part] == most > 0, part
 
 
-def sequence(report: dict) -> dict:
-    """The line about the positions."""
-    lines = report["findings"]
-    return next(line for line in lines if (line["part"], line["item"]) == ("target", "sequence"))
-
-
-def test_a_missing_folder_has_no_memory(tmp_path, capsys) -> None:
-    assert main.main(["inspect", f"--model_path={tmp_path / 'nowhere'}"]) != 0
-    assert "memory" not in capsys.readouterr().out
-
-
 def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
     room = session.target.length(longest(session))
-    line = sequence(inspected(capsys, session.settings)[1])
+    line = rows(report_on(capsys, session.settings)[1])[SEQUENCE]
     assert line["state"] != "FAULT" and f": prompts of up to {room} tokens; " in line["text"]
     ends = session.target.grid.row_end is not None
     assert (" row ends of " in line["text"]) is ends
@@ -125,10 +100,10 @@ def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
 def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
     settings = SMALL["emu3"].settings(SMALL["emu3"].write(tmp_path), "fp32")
     small, large = (
-        inspected(capsys, replace(settings, target_size=size))[1] for size in ("40x32", "72x64")
+        report_on(capsys, replace(settings, target_size=size))[1] for size in ("40x32", "72x64")
     )
     assert small["memory"]["noise"] * 72 == large["memory"]["noise"] * 20
-    assert "72 image tokens and 8 row ends of 260 positions" in sequence(large)["text"]
+    assert "72 image tokens and 8 row ends of 260 positions" in rows(large)[SEQUENCE]["text"]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -138,25 +113,22 @@ def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsy
     grid = session.target.grid
     image, shortest = grid.slots(grid.tokens), session.target.length("")
     for positions in (image + shortest, image + shortest - 1, image):
-        config = json.loads((folder / "config.json").read_text())
-        config.get("text_config", config)["max_position_embeddings"] = positions
-        (folder / "config.json").write_text(json.dumps(config))
-        code, report = inspected(capsys, session.settings)
-        faults = [line for line in report["findings"] if line["state"] == "FAULT"]
-        if positions == image + shortest:
-            assert code == 0 and not faults
-        elif positions > image:
-            assert code == 1 and faults == [sequence(report)]
-            assert f"the shortest has {shortest}" in faults[0]["text"]
-        else:
-            assert code == 1 and f"max_position_embeddings is {image}" in faults[0]["text"]
+        part = "text_config" if "text_config" in (folder / "config.json").read_text() else ""
+        entries(part, max_position_embeddings=positions)(folder)
+        code, report = report_on(capsys, session.settings)
+        wrong, fits = faults(report), positions == image + shortest
+        assert code == (not fits) and len(wrong) == code
+        if image < positions < image + shortest:
+            assert f"the shortest has {shortest}" in wrong[SEQUENCE]["text"]
+        elif not fits:
+            (row,) = wrong.values()
+            assert f"max_position_embeddings is {image}" in row["text"]
 
 
 def test_tables_are_in_the_type_of_the_distribution(checkpoint, capsys) -> None:
-    settings = small_settings(checkpoint)
-    memory = {
-        dtype: inspected(capsys, settings, f"--dtype={dtype}")[1]["memory"]
+    fp32, fp64, bf16 = (
+        inspected(capsys, checkpoint, f"--dtype={dtype}")[1]["memory"]
         for dtype in ("fp32", "fp64", "bf16")
-    }
+    )
     for part in ("noise", "stale predictions"):
-        assert memory["fp64"][part] == 2 * memory["fp32"][part] == 2 * memory["bf16"][part]
+        assert fp64[part] == 2 * fp32[part] == 2 * bf16[part]

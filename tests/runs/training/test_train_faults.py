@@ -38,8 +38,6 @@ def train(folders: Path, root: Path, capsys, **more: object) -> tuple[int, str]:
 
 
 def state(name: str, **changed: object) -> Damage:
-    """Change entries of a checkpoint; None takes one out."""
-
     def damage(root: Path) -> None:
         held = torch.load(root / name, weights_only=True) | changed
         held = {key: value for key, value in held.items() if value is not None}
