@@ -12,13 +12,13 @@ from counted import CountedCache
 from small import randomised
 from torch import Tensor
 
-import main
 from decoding.cache import CacheShape
 from models import fused, native
 from models.base import Context, ImageRope, TransformerSpec
 from models.linear import forget_packed, pack_weights
 from models.transformer import Transformer, run_by_torch
 
+pytestmark = needs_compiler
 SPEC = TransformerSpec(40, 64, 96, layers=3, heads=4, kv_heads=4, max_positions=64)
 SIZES = {
     "as they are": {},
@@ -89,7 +89,6 @@ def passes(monkeypatch) -> list:
     return ran
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 @pytest.mark.parametrize("change", SIZES.values(), ids=SIZES)
 def test_they_equal_the_blocks_of_torch(change, dtype, passes) -> None:
@@ -117,7 +116,6 @@ def built_for(monkeypatch) -> Iterator[Callable[[str], None]]:
     forget()
 
 
-@needs_compiler
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="vectors have one width here")
 @pytest.mark.parametrize(("capability", "width"), [("avx2", 32), ("default", 16)])
 def test_so_do_kernels_for_older_processors(capability, width, built_for, passes) -> None:
@@ -132,7 +130,6 @@ def test_so_do_kernels_for_older_processors(capability, width, built_for, passes
     assert all(passes)
 
 
-@needs_compiler
 def test_structures_that_differ_from_those_in_c_are_refused() -> None:
     class Pass(fused.Pass):
         _fields_ = (("more", fused._N),)
@@ -142,7 +139,6 @@ def test_structures_that_differ_from_those_in_c_are_refused() -> None:
         native.check_size(Pass)
 
 
-@needs_compiler
 @pytest.mark.parametrize(
     ("lengths", "n", "layers"), [([17, 30, 5], 1, ()), ([17, 30, 5], 6, ()), ([9], 4, (1, 3))]
 )
@@ -152,7 +148,6 @@ def test_several_lengths_and_hidden_states_of_some_layers(lengths, n, layers, pa
     assert passes == [True]
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 @torch.inference_mode()
 def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
@@ -183,7 +178,6 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     assert all(passes)
 
 
-@needs_compiler
 def test_great_numbers_stay_finite(passes) -> None:
     model = model_of(SPEC, torch.float32)
     for block in model.blocks.blocks:
@@ -194,7 +188,6 @@ def test_great_numbers_stay_finite(passes) -> None:
     torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3)
 
 
-@needs_compiler
 def test_torch_runs_what_is_long_or_trained_or_has_no_cache(passes) -> None:
     model = model_of(SPEC)
     model.blocks.run, cache = fused.run_fused, cache_of(model, [9])
@@ -208,7 +201,6 @@ def test_torch_runs_what_is_long_or_trained_or_has_no_cache(passes) -> None:
     assert passes == [False] * 4
 
 
-@needs_compiler
 def test_the_library_is_compiled_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "sources").mkdir()
@@ -220,22 +212,3 @@ def test_the_library_is_compiled_once(tmp_path, monkeypatch) -> None:
         native.kernels.__wrapped__()
     assert [call[0] for call in calls].count("--version") == 2 and len(calls) == 4
     assert [path.suffix for path in (tmp_path / "adt-tree").iterdir()] == [".so"]
-
-
-NO_COMPILER = {"nothing": "there is no C++ compiler 'nothing'", "false": "false does not run"}
-
-
-@pytest.mark.parametrize("name", NO_COMPILER)
-def test_without_a_compiler_torch_runs(name, checkpoint, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("CXX", name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native.kernels.cache_clear()
-    try:
-        command = ["generate_images", "--prompt", "a red cat", "--device", "cpu", "--method", "ar"]
-        command += ["--output_dir", str(tmp_path / "out"), "--model_path", str(checkpoint)]
-        assert main.main([*command, "--compile", "on"]) == 2
-        told = capsys.readouterr().err
-        assert f"--compile: expected off or auto, got 'on'. Here {NO_COMPILER[name]}" in told
-        assert main.main(command) == 0
-    finally:
-        native.kernels.cache_clear()

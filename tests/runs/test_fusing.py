@@ -10,10 +10,12 @@ from compilers import needs_compiler
 from fakes import codes as codes_of
 from small import small_settings
 
+import main
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from decoding.images import Job
+from models import native
 from models.base import TransformerSpec
 from models.fused import run_fused
 from models.transformer import Attention, attend_by_torch, run_by_torch
@@ -142,3 +144,22 @@ def test_without_a_c_compiler_torch_reads_the_caches(monkeypatch, caplog) -> Non
     assert caplog.messages == [
         "Attention runs by torch's kernels, which are slower: Failed to find C compiler."
     ]
+
+
+NO_COMPILER = {"nothing": "there is no C++ compiler 'nothing'", "false": "false does not run"}
+
+
+@pytest.mark.parametrize("name", NO_COMPILER)
+def test_without_a_compiler_torch_runs(name, checkpoint, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("CXX", name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native.kernels.cache_clear()
+    try:
+        command = ["generate_images", "--prompt", "a red cat", "--device", "cpu", "--method", "ar"]
+        command += ["--output_dir", str(tmp_path / "out"), "--model_path", str(checkpoint)]
+        assert main.main([*command, "--compile", "on"]) == 2
+        told = capsys.readouterr().err
+        assert f"--compile: expected off or auto, got 'on'. Here {NO_COMPILER[name]}" in told
+        assert main.main(command) == 0
+    finally:
+        native.kernels.cache_clear()
