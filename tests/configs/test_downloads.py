@@ -58,8 +58,6 @@ def test_files_that_may_be_empty(tmp_path, read):
         read(path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"{}", b"PK\3\4", b"404 in neon", b"\x80\2", np.arange(9).tobytes()]
-)
-def test_real_files_are_none(content):
-    assert failed_download(content) is None
+def test_real_files_are_none():
+    for content in (b"{}", b"PK\3\4", b"404 in neon", b"\x80\2", np.arange(9).tobytes()):
+        assert failed_download(content) is None, content

@@ -158,7 +158,7 @@ def distributions(spread: float) -> Tensor:
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0])
-def test_agreement_is_the_share_of_equal_choices_under_the_same_noise(spread) -> None:
+def test_agreement_is_the_share_of_equal_choices_and_overlap_1_minus_tv(spread) -> None:
     p, q = distributions(spread)
     generator = torch.Generator().manual_seed(1)
     noise = -torch.empty((5_000, *p.shape), dtype=p.dtype).exponential_(generator=generator).log()
@@ -166,6 +166,8 @@ def test_agreement_is_the_share_of_equal_choices_under_the_same_noise(spread) ->
     found = agreement_of(p, q)
     torch.testing.assert_close(found, same, rtol=0, atol=0.04)
     apart = (p - q).abs().sum(-1) / 2
+    torch.testing.assert_close(overlap(p, q), 1 - apart)
+    torch.testing.assert_close(overlap(p, p), torch.ones_like(same))
     assert ((found >= (1 - apart) / (1 + apart) - 1e-9) & (found <= 1 - apart + 1e-9)).all()
     torch.testing.assert_close(agreement_of(p, p), torch.ones_like(same))
 
@@ -226,9 +228,3 @@ def test_ends_of_rows_get_no_loss(lumina_folder) -> None:
     best, last = Perfect(session, rows).loss(), rows.prompt + columns
     end, token = (Perfect(session, rows, 2.0, last - at).loss() for at in (2, 1))
     assert end == best < token, "a row's last token is followed by its end, which nothing decides"
-
-
-def test_overlap_is_what_the_total_variation_leaves() -> None:
-    p, q = torch.randn(2, 5, 40, dtype=torch.float64).mul(2).softmax(-1)
-    torch.testing.assert_close(overlap(p, q), 1 - (p - q).abs().sum(-1) / 2)
-    torch.testing.assert_close(overlap(p, p), torch.ones(5, dtype=torch.float64))
