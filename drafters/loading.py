@@ -16,8 +16,7 @@ from drafters.eagle import EagleHead
 from drafters.kinds import kind_of, target_layers
 from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
-from models.files.network import Network
-from models.files.sizes import fitting_config
+from models.files.network import Network, fitting_config
 from models.files.weights import folder_shapes
 from models.target import TargetModel
 from models.targets.family import Family

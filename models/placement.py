@@ -30,10 +30,7 @@ class Load:
 
 
 def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
-    """Return what a transformer takes with a KV cache of so many rows and slots.
-
-    The first device also keeps room for a drafter of one layer.
-    """
+    """Return what a transformer takes, with a KV cache of so many rows and slots, and a drafter."""
     spec: TransformerSpec = transformer.spec
     weights = sum(parameter.nbytes for parameter in transformer.parameters())
     itemsize = transformer.norm.weight.itemsize
@@ -48,7 +45,7 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
     """Return the device of every layer, the first devices filled first; None where none has room.
 
     The first device also holds the keys and values of the layers without a device, and the weights
-    of one of them at a time. free: bytes of every device.
+    of one of them at a time.
     """
     devices: list[int | None] = []
     # layers without a device take room on the first one, which may leave more without

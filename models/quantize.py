@@ -51,8 +51,7 @@ def _torchao(kind: str = "") -> ModuleType:
 def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
     """Quantise the layers of a target in the CPU's memory, and move all of it to a device.
 
-    The device holds one unquantised matrix at a time. form: of `weight_format`. ValueError if a
-    matrix has a size that the format does not take.
+    The device holds one unquantised matrix at a time. form: of `weight_format`.
     """
     layers = target.transformer.blocks
     forget_packed(layers)

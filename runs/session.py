@@ -19,7 +19,7 @@ from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetOptions
 from models.codecs.codebook import find_table, load_table
 from models.files.folders import checkpoint_folder
-from models.files.sizes import fitting_config
+from models.files.network import fitting_config
 from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.quantize import quantize, weight_format

@@ -59,7 +59,6 @@ class Codec:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the model's images, in pixels."""
         return (
             self.grid.columns * self.images.downsampling,
             self.grid.rows * self.images.downsampling,

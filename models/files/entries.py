@@ -16,10 +16,9 @@ def require_values(
     prefix: str = "",
     file: str = "config.json",
 ) -> None:
-    """Raise a ValueError about the first entry that has none of the values that are built here.
+    """Refuse the first entry that has none of the values that are built here.
 
-    Absent entries are right, and a None beside other values is not told. prefix: of the names in
-    the error.
+    Absent entries are right. In errors a None beside other values is not told.
     """
     for name, values in allowed.items():
         if (value := entries.get(name, values[0])) not in values:

@@ -84,13 +84,10 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
 
 def tokenizer_of(ranks: dict[bytes, int], pattern: str, special: Sequence[str]) -> Tokenizer:
-    """Return the byte-pair tokenizer of these ranks.
+    """Return the byte-pair tokenizer of these ranks; pattern: of words, in which it cuts first.
 
     Two neighbours are merged where the lowest rank comes out, as tiktoken does: the merges are all
-    ways to cut a token in two tokens, in the order of the ranks.
-
-    pattern: of the words in which a text is cut first. special: tokens that are never cut; their
-    ids follow the ranks.
+    ways to cut a token in two, in the order of the ranks. special: tokens that are never cut.
     """
     ordered = sorted(ranks, key=ranks.__getitem__)
     merges = [

@@ -12,8 +12,7 @@ from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec, Fit
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
-from models.files.network import KeyMap, Network
-from models.files.sizes import fitting_config
+from models.files.network import KeyMap, Network, fitting_config
 from models.files.tokenizer_file import load_tokenizer
 from models.files.weights import HUB_TOKENIZER, Rules, all_of, naming
 from models.target import TargetModel

@@ -247,7 +247,6 @@ class GlmImage(Family):
         return glm_codebook(folder)
 
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        """Check the keys of the vision encoder, and say what makes pixels."""
         codec = self.codec(folder, replace(options, download=False))
         count = sum(parameter.numel() for parameter in codec.images.files.module.parameters())
         text = f"vision encoder with {codec.vocab} codes, {count / 1e6:.1f} M parameters; "

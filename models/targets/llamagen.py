@@ -137,7 +137,6 @@ def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerS
 
 
 def llamagen_keys(spec: TransformerSpec) -> KeyMap:
-    """Return public keys -> parameters of `LlamaGenNetwork`."""
     public = "model.cls_embedding."
     caption = {f"{public}uncond_embedding": Slot("caption.empty")}
     for name in ("fc1", "fc2"):
@@ -193,7 +192,6 @@ class LlamaGen(Family):
         return network.transformer
 
     def words(self, folder: Path, options: TargetOptions) -> TextEncoder:
-        """Return the text encoder, which takes the place of a tokenizer."""
         config, spec = self._config(folder)
         home = _text_home(options)
         text = TextEncoder.load(home, spec.image_rope.condition, options.device)
@@ -209,7 +207,6 @@ class LlamaGen(Family):
         return files
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
-        """Return what a checkpoint does with pictures and captions; no text encoder is read."""
         config, spec = self._config(folder)
         images, slots = self.images(folder, options), spec.image_rope.condition
         grid = ImageGrid(*images.grid)
@@ -224,7 +221,6 @@ class LlamaGen(Family):
         return dict(read_tensors(files.paths, CODEBOOK))[CODEBOOK].float()
 
     def check_text(self, folder: Path, options: TargetOptions) -> Checked:
-        """Check that the text encoder is a T5 with all its weights and a tokenizer."""
         home = _text_home(replace(options, download=False))
         network = encoder_network(home)
         network.check(folder_shapes(home), f"--{_TEXT}: {home}")
@@ -235,7 +231,6 @@ class LlamaGen(Family):
         return Checked(text, 2 * count)
 
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
-        """Check that text encoder and image tokenizer have the sizes that config.json expects."""
         home, (config, spec) = _text_home(options), self._config(folder)
         width = read_object(home / "config.json")["d_model"]
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")

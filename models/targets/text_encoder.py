@@ -19,13 +19,7 @@ _BLOCK = re.compile(r"encoder\.block\.(\d+)\.")
 
 
 class TextEncoder:
-    """Turn text into features of its tokens.
-
-    Args:
-        tokenizer: pads on the right.
-        model: T5's encoder.
-        length: tokens of a caption, with its end token; longer captions are cut, as in the recipe.
-    """
+    """Turn text into features of its tokens; captions are cut to `length`, as in the recipe."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: T5EncoderModel, length: int):
         self.tokenizer, self.model, self.length = tokenizer, model, length

@@ -23,9 +23,8 @@ from drafters.loading import drafter_network
 from models.base import ImageGrid, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.folders import checkpoint_folder
-from models.files.network import Network
+from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
-from models.files.sizes import size_faults
 from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked

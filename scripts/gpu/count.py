@@ -74,9 +74,7 @@ def count_rounds(
     """Return the work of one round, the mean of some at the start of an image.
 
     Attention is counted as in the middle of an image, which has half of its tokens in the cache.
-
-    scale: what widths are multiplied by. compiles: as with --compile inductor; what it compiles is
-    not compiled here, but counted so.
+    compiles: as with --compile inductor; what it compiles is not compiled here, but counted so.
     """
     target, *drafter = _networks(session)
     # by identity; later entries win, since a drafter may share the target's head

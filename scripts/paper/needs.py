@@ -72,10 +72,7 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
 
 
 def methods_of(names: str) -> dict[str, MethodSettings]:
-    """Return the method of each row, by name; a SettingsError for one that is none.
-
-    names: with blanks between: recipes of configs/paper, or methods as `benchmark` lists them.
-    """
+    """Return the method of each row, by name: a recipe of configs/paper, or as in `benchmark`."""
     rows = {}
     for name in names.split():
         recipe = ROOT / "configs" / "paper" / f"{name}.yaml"

@@ -104,11 +104,7 @@ def draw_crop(pictures: Sequence[Picture], index: int) -> tuple[np.ndarray, dict
 def crop(
     picture: Image.Image, share: float = 1.0, across: float = 0.5, down: float = 0.5
 ) -> np.ndarray:
-    """Return a square of a picture in RGB as uint8 (128, 128, 3).
-
-    share: of the picture's shorter side. across, down: from the left and the top (0) to the right
-    and the bottom (1).
-    """
+    """Return a square of a picture, `share` of its shorter side, in RGB as uint8 (128, 128, 3)."""
     side = round(share * min(picture.size))
     left, top = round(across * (picture.width - side)), round(down * (picture.height - side))
     box = (left, top, left + side, top + side)
