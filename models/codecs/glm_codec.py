@@ -58,10 +58,7 @@ class GlmVision:
 
     @torch.inference_mode()
     def encode(self, pictures: Tensor) -> Tensor:
-        """Pixels (n, height, width, 3), uint8 -> codes (n, tokens), int64 on the CPU.
-
-        Height and width are those of the large grid.
-        """
+        """Pixels (n, h, w, 3), uint8, of the large grid -> codes (n, tokens), int64 on the CPU."""
         return torch.stack([self._codes(pixels) for pixels in pictures]).cpu()
 
     def _codes(self, pixels: Tensor) -> Tensor:

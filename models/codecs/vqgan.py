@@ -137,10 +137,7 @@ def write_config(config: VqganConfig, path: Path) -> None:
 
 
 class ImageTokenizer:
-    """Pixels <-> codes by diffusers' VQModel or one like it, which runs in fp32.
-
-    Codes of an image are in raster order.
-    """
+    """Pixels <-> codes in raster order, by diffusers' VQModel or one like it, in fp32."""
 
     def __init__(self, model: nn.Module, config: VqganConfig, rounding: float = 0.0):
         self.model = model.eval().requires_grad_(False)
@@ -226,11 +223,9 @@ class ImageTokenizer:
 
 
 class IBQ(ImageTokenizer):
-    """Emu3.5's VQGAN (IBQ, arXiv 2412.02692): a code is the latent of the greatest inner product.
-
-    A part of an image is scored at a time: all 4,096 positions would take 2 GiB.
-    """
+    """Emu3.5's VQGAN (IBQ, arXiv 2412.02692): a code is the latent with the greatest product."""
 
     def _nearest(self, latents: Tensor) -> Tensor:
+        # A part of an image at a time: the scores of all 4,096 positions would take 2 GiB.
         scores = (chunk @ self.codebook.T for chunk in latents.split(256, 1))
         return torch.cat([chunk.argmax(-1) for chunk in scores], 1)

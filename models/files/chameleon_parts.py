@@ -81,10 +81,7 @@ def missing_vqgan(folder: Path) -> list[str]:
 
 
 def stored_names(folder: Path) -> set[str]:
-    """Return the keys of a checkpoint, from its index or its single safetensors file.
-
-    None where these are missing or damaged: reading the weights names the file.
-    """
+    """Return the keys of a checkpoint; none of files that are damaged, which reading them tells."""
     try:
         return set(placed_keys(folder) or read_header(folder / WEIGHT_FILES[0]))
     except ValueError:

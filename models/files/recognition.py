@@ -98,7 +98,7 @@ def refuse_other_model(model: str, path: str, folder: Path) -> None:
     """Refuse a folder that holds another published model's files than those of --model.
 
     Where only the name of the folder around it says so, this is a remark on stderr. path: the
-    folder or hub id, as it was given. A SettingsError names the model, and what to use instead.
+    folder or hub id, as it was given.
     """
     evidence = _evidence(path, folder)
     if evidence is None or model in evidence.published.targets:

@@ -44,11 +44,9 @@ def with_literal_texts(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def row_ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
-    """Return the ids of texts and of control tokens, which are given by id.
-
-    Neighbouring texts are encoded as one, because merges cross the border between them.
-    """
+    """Return the ids of texts and of control tokens, which are given by id."""
     ids, text = [], ""
+    # Neighbouring texts are encoded as one, because merges cross the border between them.
     for piece in (*pieces, None):
         if isinstance(piece, str):
             text += piece

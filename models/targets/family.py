@@ -69,10 +69,7 @@ class Family(ABC):
         return decoder_keys(spec, vocab, self.decoder)
 
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        """Return the network of a config.json and its public keys.
-
-        vocab: ids of the image codes; None: `codes`.
-        """
+        """Return the network of a config.json, with a head for `vocab` or `codes`, and its keys."""
         spec, vocab = self.spec(config), vocab or self.codes(config)
         with torch.device("meta"):
             module = Transformer(spec, vocab.size)
@@ -97,10 +94,8 @@ class Family(ABC):
         return ImageCodes(sizes.n_embed, sizes.grid[0], sizes.downsampling)
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
-        """Return the sizes in a drafter's config.json, with room for sequences of the target.
-
-        As in published EAGLE heads, layer 0 has no norm before its attention.
-        """
+        """Return the sizes in a drafter's config.json, with room for sequences of the target."""
+        # as in published EAGLE heads, layer 0 has no norm before its attention
         return replace(llama_spec(config), max_positions=target.max_positions, first_norm=False)
 
     def entries(self, config: dict) -> dict:

@@ -76,12 +76,9 @@ class LlamaGenNetwork(nn.Module):
 
 
 class LlamaGenPrompts(Prompts):
-    """Captions as T5's features; longer ones than the slots are cut, as in the recipe.
+    """Captions as T5's features; longer ones than the slots are cut, as in the recipe."""
 
-    caption: of the network, known once its weights are read.
-    """
-
-    caption: Caption
+    caption: Caption  # of the network, known once its weights are read
 
     def __init__(self, text: TextEncoder, spec: TransformerSpec):
         self.text, self.slots = text, spec.image_rope.condition
@@ -173,15 +170,13 @@ class LlamaGen(Family):
             return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
-        """Return the sizes of a public head.
-
-        Heads read token i + 1 at slot i, so their condition is one slot shorter.
-        """
+        """Return the sizes of a public head."""
         image, stage = target.image_rope, config.get("input_type")
         expected = _STAGES.get(image.side, stage)
         if stage not in (None, expected):
             text = f"input_type is {stage!r}; the target needs {expected!r}"
             raise ValueError(f"config.json of the drafter: {text}")
+        # heads read token i + 1 at slot i, so their condition is one slot shorter
         spec = rotated_spec(config, replace(image, condition=image.condition - 1))
         return replace(
             spec, max_positions=target.max_positions, first_norm=False, hides_padding=False
@@ -213,10 +208,8 @@ class LlamaGen(Family):
         return Codec(images, grid, images.config.n_embed, lambda text: slots, self.fit)
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
-        """Return the latents of the image codes, (codes, width), fp32, as they are stored.
-
-        LANTERN's published table is of these, not of the vectors of length 1 that are decoded.
-        """
+        """Return the latents of the image codes, (codes, width), fp32, as they are stored."""
+        # LANTERN's published table is of these, not of the vectors of length 1 that are decoded.
         files = self.image_files(folder, options)
         return dict(read_tensors(files.paths, CODEBOOK))[CODEBOOK].float()
 

@@ -24,12 +24,9 @@ from models.transformer import Transformer
 
 
 class Words:
-    """A text tokenizer: token ids by name; no id is written in code.
+    """A text tokenizer: token ids by name; no id is written in code."""
 
-    image: ids of the image codes, where the tokenizer names them.
-    """
-
-    image: ImageVocab | None = None
+    image: ImageVocab | None = None  # ids of the image codes, where the tokenizer names them
 
     def __init__(
         self, tokenizer: Tokenizer, path: Path = Path(TEXT_TOKENIZER), frame: Iterable[str] = ()
