@@ -47,7 +47,7 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
             "emu3",
             "emu3",
             entries(model_type="Emu3"),
-            "holds Emu3 in its authors.*BAAI/Emu3-Gen-hf",
+            "holds Emu3 in its authors' files, .*use BAAI/Emu3-Gen-hf",
         ),
         ("emu3", "emu3_5", None, "holds Emu3.5, .*use --model emu3_5"),
         ("emu3", "emu3", entries(model_type="Emu3", vocab_size=282926), "holds Emu3.5"),
