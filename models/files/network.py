@@ -88,11 +88,9 @@ class Network:
         return self.read(files, dtype, device)
 
     def read(self, files: Sequence[Path], dtype: torch.dtype, device: torch.device) -> set[str]:
-        """Read weight files that `check` has found to fit; returns as `fill` does.
-
-        Memory is allocated once, in its type and place; the files are read tensor by tensor.
-        """
+        """Read weight files that `check` has found to fit; returns as `fill` does."""
         nn.Module.to(self.module, dtype)  # `to` of diffusers' networks warns
+        # memory is allocated once, in its type and place; the files are read tensor by tensor
         self.module.to_empty(device=device).requires_grad_(False).eval()
         tensors, absent = self.module.state_dict(), set(self.optional)
         for key, tensor in read_tensors(files):

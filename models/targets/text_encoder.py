@@ -39,10 +39,8 @@ class TextEncoder:
 
     @torch.inference_mode()
     def __call__(self, text: str) -> Tensor:
-        """Return the features (n, width), n <= length, of the cleaned text with its end token.
-
-        The encoder reads `length` tokens with the padding masked, so that it rounds as the recipe.
-        """
+        """Return the features (n, width), n <= length, of the cleaned text with its end token."""
+        # All `length` tokens are read, with the padding masked, so that it rounds as the recipe.
         tokens = self.tokenizer(
             clean_caption(text),
             max_length=self.length,

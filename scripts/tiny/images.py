@@ -85,11 +85,7 @@ def pictures_of(folder: Path, split: str, holdout: int) -> list[Picture]:
 
 
 def draw_crop(pictures: Sequence[Picture], index: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return a square crop of a picture, uint8 (128, 128, 3), and its caption record.
-
-    The first crop of every picture is the largest square in its middle. The others are random
-    squares of it at several scales, half of them mirrored.
-    """
+    """Return a square crop of a picture, uint8 (128, 128, 3), and its caption record."""
     turn, number = divmod(index, len(pictures))
     id, text, content = pictures[number]
     try:
@@ -97,6 +93,7 @@ def draw_crop(pictures: Sequence[Picture], index: int) -> tuple[np.ndarray, dict
     except OSError as error:
         raise ValueError(f"{id}: expected a picture, got {error}; remove the file") from None
     rng = np.random.default_rng((number, turn))
+    # the first crop of every picture is the largest square in its middle
     pixels = random_crop(picture, rng) if turn else crop(picture)
     return pixels, {"index": index, "caption": text, "file": id}
 

@@ -122,10 +122,7 @@ def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: i
 
 
 class ModelRun(TrainingRun):
-    """Training of the transformer; the moving average of its weights is validated and exported.
-
-    On rendered scenes the middle layers also learn which objects the tokens show.
-    """
+    """Training of the transformer; the moving average of its weights is validated and exported."""
 
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         self.vocab = ChameleonVocab(load_tokenizer(model_dir / "tokenizer" / "text_tokenizer.json"))
@@ -137,6 +134,7 @@ class ModelRun(TrainingRun):
         spec = decoder_spec(read_object(model_dir / "config.json"))
         transformer = initialise(Transformer(spec, self.image.size))
         plain = nn.ModuleDict({"transformer": transformer})
+        # on rendered scenes the middle layers also learn which objects the tokens show
         module = (ObjectReading(transformer) if self.scenes else plain).to(device)
         optimizers = make_optimizers(module, fast_precision(device))
         super().__init__(module, batch_size, optimizers, clip=1.0)
