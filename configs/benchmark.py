@@ -133,7 +133,6 @@ def entries_of(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(","))
 
 
-PROMPTS = str(ROOT / "configs" / "prompts" / "tiny_validation.txt")  # of `tune`
 # What `tune` tries, likelier winners first: if the time is short, the last ones are not tried.
 CANDIDATES = (
     # the fastest drafts on all three CPUs in docs/results/speed.md
@@ -161,8 +160,10 @@ CANDIDATES = (
 class TuneSettings(Settings, group="Tuning"):
     """Which methods `tune` tries, on which prompts, and for how long."""
 
-    prompt: str | None = setting(
-        "your prompts, as for generate_images", shown="configs/prompts/tiny_validation.txt"
+    prompt: str = setting(
+        "your prompts, as for generate_images",
+        str(ROOT / "configs/prompts/tiny_validation.txt"),
+        shown="configs/prompts/tiny_validation.txt",
     )
     minutes: float = setting(
         "minutes for the trials, without loading the model", 10.0, low=0.01, high=10080

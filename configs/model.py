@@ -7,15 +7,7 @@ from pathlib import Path
 from configs.fields import Settings, part, refuse, setting
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from configs.targets import (
-    ROOT,
-    TARGETS,
-    default_size,
-    parse_size,
-    parts_next_to,
-    refuse_foreign_flags,
-    targets_with,
-)
+from configs.targets import ROOT, TARGETS, parse_size, refuse_foreign_flags, targets_with
 
 INDUCTOR = "inductor"  # what --compile says for torch's own compiler
 
@@ -43,12 +35,13 @@ class CodecSettings(Settings, group="Model"):
 
     def settle(self) -> None:
         refuse_foreign_flags(self)
-        default = ROOT / TARGETS[self.model].folder
+        target = TARGETS[self.model]
+        default = ROOT / target.folder
         self.fill(model_path=str(default))
         inside = Path(self.model_path) / default.name  # where the folder around it was given
         if inside.is_dir() and not (Path(self.model_path) / "config.json").exists():
             self.put(model_path=str(inside))
-        parts = parts_next_to(self.model, self.model_path)
+        parts = target.parts_next_to(self.model_path)
         self.fill(**{flag: path for flag, path in parts.items() if hasattr(self, flag)})
 
 
@@ -75,7 +68,7 @@ class ModelSettings(CodecSettings):
 
     def settle(self) -> None:
         if (sizes := TARGETS[self.model].sizes) is not None:
-            self.fill(target_size=default_size(self.model_path, sizes))
+            self.fill(target_size=sizes.usual(self.model_path))
             parse_size(self.target_size, sizes)
         self.fill(negative_prompt=TARGETS[self.model].negative_prompt)
 

@@ -29,6 +29,11 @@ class ImageSizes:
     default: str  # where neither the flag nor the folder's name says one
     named: tuple[str, ...] = ()  # sizes that a folder's name may end in, as Lumina-mGPT-7B-512
 
+    def usual(self, model_path: str) -> str:
+        """Return the size that a public checkpoint is named after, or the model's default."""
+        match = re.search(r"-([0-9]+)/*$", model_path)
+        return match[1] if match and match[1] in self.named else self.default
+
 
 @dataclass(frozen=True)
 class Target:
@@ -60,6 +65,20 @@ class Target:
             home = Path(self.folder).parent / "trained_drafters" / Path(self.drafter).name
             drafter = f"`hf download {self.drafter} --local-dir {home}`"
         return {"model_path": model, "drafter_path": drafter} | self.others
+
+    def parts_next_to(self, model_path: str) -> dict[str, str]:
+        """Return, by flag, where the files of the target lie that are not in its folder.
+
+        They are looked for next to that folder; of a hub id, next to the default folder.
+        Chameleon's tokenizer is found next to a folder anyway (models/files/chameleon_parts.py).
+        """
+        local = Path(model_path).is_dir()
+        home = Path(os.path.abspath(model_path if local else ROOT / self.folder)).parent
+        parts = {name: str(home / path) for name, path in self.parts.items()}
+        tokenizer = home / CHAMELEON_TOKENIZER
+        if not local and "tokenizer_path" in self.flags and tokenizer.is_dir():
+            parts["tokenizer_path"] = str(tokenizer)
+        return parts
 
 
 def _llamagen(stage: str, suffix: str, side: int) -> Target:
@@ -183,27 +202,6 @@ def refuse_foreign_flags(settings: object) -> None:
             if name == "target_size" and side is not None:
                 allowed += f"; {settings.model} makes images of {side} x {side} pixels"
             refuse(name, value, allowed)
-
-
-def parts_next_to(model: str, model_path: str) -> dict[str, str]:
-    """Return, by flag, where the files of a target lie that are not in its folder.
-
-    They are looked for next to that folder; of a hub id, next to the target's default folder.
-    Chameleon's tokenizer is found next to a folder anyway (models/files/chameleon_parts.py).
-    """
-    target, local = TARGETS[model], Path(model_path).is_dir()
-    home = Path(os.path.abspath(model_path if local else ROOT / target.folder)).parent
-    parts = {name: str(home / path) for name, path in target.parts.items()}
-    tokenizer = home / CHAMELEON_TOKENIZER
-    if not local and "tokenizer_path" in target.flags and tokenizer.is_dir():
-        parts["tokenizer_path"] = str(tokenizer)
-    return parts
-
-
-def default_size(model_path: str, sizes: ImageSizes) -> str:
-    """Return the size that a public checkpoint is named after, or the model's default."""
-    match = re.search(r"-([0-9]+)/*$", model_path)
-    return match[1] if match and match[1] in sizes.named else sizes.default
 
 
 def parse_size(text: str, sizes: ImageSizes) -> tuple[int, int]:

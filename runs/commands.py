@@ -4,14 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from configs.benchmark import (
-    CANDIDATES,
-    PROMPTS,
-    BenchmarkSettings,
-    TuneSettings,
-    entries_of,
-    read_sweep,
-)
+from configs.benchmark import CANDIDATES, BenchmarkSettings, TuneSettings, entries_of, read_sweep
 from configs.command_line import METHOD_FLAGS, listed_method, read, run_values_of, with_method
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
@@ -94,7 +87,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
 def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
     """Return the settings of `tune`; a SettingsError also for a method that is not exact."""
     recipe, given = read("tune", texts)
-    values = {"prompt": PROMPTS} | recipe | given
+    values = {"prompt": TuneSettings.prompt} | recipe | given
     listed = values.get("methods")
     entries = CANDIDATES if listed is None else entries_of(listed)
     # Equal methods are tried once; errors show the entry as it was typed.

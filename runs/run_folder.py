@@ -29,16 +29,8 @@ from PIL import Image
 from configs.fields import SettingsError, mismatch, settings_dict
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
-from support.durable import (
-    append_lines,
-    encode_json,
-    encode_lines,
-    is_whole_png,
-    lock,
-    reason,
-    replace_file,
-)
-from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines
+from support.durable import append_lines, encode_json, is_whole_png, lock, reason, replace_file
+from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines, set_lines
 from support.processes import ALONE, Processes
 from support.provenance import identity, revision, versions
 from support.wording import differences, first_of
@@ -154,10 +146,10 @@ class RunFolder:
 
     def _join(self, rounds: Iterable[Line]) -> None:
         """Let records.jsonl and trace.jsonl hold the finished images, once; remove the parts."""
-        self._rewrite(RECORDS, list(self.records.values()))
+        set_lines(self.path / RECORDS, list(self.records.values()))
         # after a kill during this, rounds stand in a part and in the whole: they count once
         kept = {(r["id"], r["round"]): r for r in rounds if r["id"] in self.records}
-        self._rewrite(TRACE, list(kept.values()))
+        set_lines(self.path / TRACE, list(kept.values()))
         # Last, so that a kill at any point leaves every line in a part or in the whole.
         for path in (*self._parts(RECORDS), *self._parts(TRACE)):
             path.unlink()
@@ -230,12 +222,6 @@ class RunFolder:
             # A kill between image and record leaves a picture that no record names.
             if path.name in names or _IMAGE_NAME.fullmatch(path.name):
                 path.unlink()
-
-    def _rewrite(self, name: str, lines: list[Line]) -> None:
-        """Make the file hold exactly these lines, if it does not already."""
-        path, content = self.path / name, encode_lines(lines)
-        if (path.read_bytes() if path.exists() else b"") != content:
-            replace_file(path, content)
 
     def _own(self, name: str) -> Path:
         """Return the file that this process adds lines to."""

@@ -51,9 +51,15 @@ def read_lines(path: Path) -> list[Line]:
 def mended_lines(path: Path) -> list[Line]:
     """Return the lines of earlier commands; a last one that was cut is taken out of the file."""
     lines = read_lines(path)
-    if path.exists() and path.read_bytes() != encode_lines(lines):
-        replace_file(path, encode_lines(lines))
+    set_lines(path, lines)
     return lines
+
+
+def set_lines(path: Path, lines: list[Line]) -> None:
+    """Make a file hold exactly these lines, if it does not already."""
+    content = encode_lines(lines)
+    if (path.read_bytes() if path.exists() else b"") != content:
+        replace_file(path, content)
 
 
 def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tuple[int, Line]]:

@@ -205,7 +205,7 @@ def _content_hash(file: ImageFile) -> str:
     return digest
 
 
-def reference_files(folder: str) -> list[Path]:
+def image_files(folder: str) -> list[Path]:
     """Return the image files of --ref_dir and the folders in it; SettingsError if there is none."""
     paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in _ENDINGS]
     if not paths:
@@ -215,7 +215,7 @@ def reference_files(folder: str) -> list[Path]:
 
 def read_reference(folder: str) -> ImageSet:
     """Return the images of --ref_dir and the folders in it; Unavailable if none can be read."""
-    images = image_set(Path(folder).name, map(ImageFile, reference_files(folder)))
+    images = image_set(Path(folder).name, map(ImageFile, image_files(folder)))
     if not len(images):
         raise Unavailable(f"no image in {folder} can be read")
     return images
