@@ -1,7 +1,7 @@
 """How good a drafter in training is: its drafts of held-out images by level, and its speed-up."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +36,26 @@ _LEVELS = 8  # that have figures and a calibration of their own, in images of en
 _POSITIONS = 4096  # of the held-out images that a level's calibration is fitted to, in memory
 
 
+@dataclass(frozen=True)
 class Evaluation:
     """Measures the drafter in a folder, as a user would load it."""
 
-    def __init__(
-        self,
-        settings: TrainSettings,
-        target: TargetModel,
-        tokens: Tokens,
-        rows: Rower,
-        held: list[int],  # the numbers of the images that are kept from training
-    ):
-        self.settings, self.target, self.tokens = settings, target, tokens
-        self.rows, self.held = rows, held
-        self.distribution = sampling_distribution(settings.sampling)
+    settings: TrainSettings
+    target: TargetModel
+    tokens: Tokens
+    rows: Rower
+    held: list[int]  # the numbers of the images that are kept from training
 
     def __call__(self, folder: Path, step: int) -> dict[str, Any]:
         """Write the drafter's calibration, and evaluation.json; returns what that holds."""
         # in fp16 from its file, as users have it, not the weights in training
         head = load_drafter(str(folder), self.target).network
-        levels = self.levels(head, self.distribution)
-        calibration = {distribution_key(self.distribution): factors(levels)}
+        distribution = sampling_distribution(self.settings.sampling)
+        levels = self.levels(head, distribution)
+        calibration = {distribution_key(distribution): factors(levels)}
         # at temperature 0 the target is surer than its distribution says
-        greedy = replace(self.distribution, temperature=0.0)
-        if greedy != self.distribution:
+        greedy = replace(distribution, temperature=0.0)
+        if greedy != distribution:
             calibration[distribution_key(greedy)] = factors(self.levels(head, greedy))
         figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
         with printed_unless_saved(figures):
