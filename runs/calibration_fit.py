@@ -8,14 +8,13 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoding.images import FinishedImage, Job
-from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
-from drafters.training.agreement import Gathered, draft_distributions, factors
+from drafters.training.agreement import Gathered, factors
 from drafters.training.rows import target_rows
 from runs.measure import BASELINE
 from runs.session import Session
@@ -44,19 +43,19 @@ def fit_calibration(
         return None
     stride = math.ceil(len(images) * tokens / POSITIONS)
     depths = min(LEVELS, tokens - 1)
-    table = gather(session, engine.distribution, images, depths, stride).table()
-    return tuple(factors(table)["coupled"])
+    levels = judged_levels(session, engine.distribution, images, depths, stride)
+    return tuple(factors(levels)["coupled"])
 
 
 @torch.inference_mode()
-def gather(
+def judged_levels(
     session: Session,
     distribution: SamplingDistribution,
     images: Iterable[FinishedImage],
     depths: int,
     stride: int = 1,
-) -> Gathered:
-    """Return what the session's drafter predicts, and what the target chose, by level.
+) -> list[dict[str, Any]]:
+    """Return the figures of the session's drafter by level, as `Gathered.table`.
 
     Args:
         session: with a drafter that has a network.
@@ -65,27 +64,9 @@ def gather(
         depths: levels.
         stride: 1 for all positions of an image. Each that is kept takes depths x codes x 8 bytes.
     """
-    gathered = Gathered()
+    target, head, gathered = session.target, session.drafter.network, Gathered()
     for image in images:
-        levels = distributions_of(session, distribution, image, depths)
-        # at temperature 0 the target chooses without noise
-        noise = noise_of(image, levels[0]) * (not distribution.greedy)
-        gathered.add_image(levels, image.codes[1:].to(noise.device), noise, stride=stride)
-    return gathered
-
-
-def distributions_of(
-    session: Session, distribution: SamplingDistribution, image: FinishedImage, depths: int
-) -> list[Tensor]:
-    """Return log q (tokens - k, vocab) of a decoded image for each tree level k."""
-    prompt = session.target.prompt(image.job.prompt, distribution.guidance)
-    head, codes = session.drafter.network, image.codes[None].to(session.target.device)
-    rows = target_rows(session.target, prompt, codes, head.spec.target_layers)
-    levels = draft_distributions(session.target, head, rows, distribution, depths)
-    return [log_q[0] for log_q in levels]
-
-
-def noise_of(image: FinishedImage, like: Tensor) -> Tensor:
-    """Return the image's noise (tokens - 1, vocab) from its second token on."""
-    positions = torch.arange(1, len(image.codes), device=like.device)
-    return gumbel(image.job.seed, "target", positions, like.shape[-1]).to(like.dtype)
+        prompt = target.prompt(image.job.prompt, distribution.guidance)
+        rows = target_rows(target, prompt, image.codes[None], head.spec.target_layers)
+        gathered.judge(target, head, rows, distribution, depths, image.job.seed, stride)
+    return gathered.table()

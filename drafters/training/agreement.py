@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoding.sampling import SamplingDistribution
+from decoding.noise import gumbel
+from decoding.sampling import SamplingDistribution, choose
 from drafters.calibrations import fit_factor
 from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
@@ -47,6 +48,34 @@ class Gathered:
 
     def __init__(self):
         self.levels: dict[int, dict[str, list[Tensor]]] = {}
+
+    def judge(
+        self,
+        target: TargetModel,
+        head: nn.Module,
+        rows: Rows,
+        distribution: SamplingDistribution,
+        depths: int,
+        seed: int,
+        stride: int = 1,
+    ) -> None:
+        """Add an image: what a head drafts after its tokens, and what the target chooses there.
+
+        Args:
+            target, head: with its drafter.
+            rows: of the image.
+            distribution: to draft and to choose from.
+            depths: levels.
+            seed: of the noise that chooses; the one it was decoded with chooses its own tokens.
+            stride: as for `add_image`.
+        """
+        log_p = target_distribution(target, rows, distribution)[0]
+        positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
+        noise = gumbel(seed, "target", positions, log_p.shape[1]).to(log_p.dtype)
+        noise = noise * (not distribution.greedy)  # at temperature 0 the target has none
+        levels = draft_distributions(target, head, rows, distribution, depths)
+        drafts = [log_q[0] for log_q in levels]
+        self.add_image(drafts, choose(log_p, noise), noise, log_p, stride)
 
     def add_image(
         self,

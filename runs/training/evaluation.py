@@ -9,13 +9,13 @@ import torch
 
 from configs.fields import mismatch, settings_fields
 from configs.training import TrainSettings
-from decoding.noise import gumbel, image_seed
+from decoding.noise import image_seed
 from decoding.sampling import SamplingDistribution, choose
 from drafters.block import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter
-from drafters.training.agreement import Gathered, draft_distributions, factors, target_distribution
+from drafters.training.agreement import Gathered, factors
 from drafters.training.features import Rower
 from drafters.training.order import generator
 from drafters.training.rounds import DrawnRounds
@@ -109,15 +109,9 @@ class Evaluation:
         gathered = Gathered()
         for image in self.held:
             rows = self.rows([image]).to(self.target.device, self.target.dtype)
-            log_p = target_distribution(self.target, rows, distribution)[0]
             # images may share a caption, so the image's number tells them apart
             seed = image_seed(self.settings.seed, self.tokens.captions[image], sample=image)
-            positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
-            noise = gumbel(seed, "target", positions, log_p.shape[1]).to(log_p.dtype)
-            noise = noise * (not distribution.greedy)  # at temperature 0 the target has none
-            levels = draft_distributions(self.target, head, rows, distribution, count)
-            choices, drafts = choose(log_p, noise), [log_q[0] for log_q in levels]
-            gathered.add_image(drafts, choices, noise, log_p, stride)
+            gathered.judge(self.target, head, rows, distribution, count, seed, stride)
         return gathered.table()
 
     def _windows(self, head: BlockHead, distribution: SamplingDistribution) -> list[dict[str, Any]]:

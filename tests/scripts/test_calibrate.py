@@ -9,9 +9,11 @@ from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.images import Job
+from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
-from runs.calibration_fit import distributions_of, noise_of
+from drafters.training.agreement import draft_distributions
+from drafters.training.rows import target_rows
 from runs.session import open_session
 from scripts.tools.calibrate import calibrate
 
@@ -32,9 +34,13 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -
     session = open_session(RunSettings(**given, method=chain))
     engine = session.open_engine()
     image = finished(engine, [Job("0", "a red dot", 5)])["0"]
+    target, head = session.target, session.drafter.network
+    rows = target_rows(target, target.prompt("a red dot", 2), image.codes[None])
+    noise = gumbel(5, "target", torch.arange(1, len(image.codes)), target.vocab.size)
+    levels = draft_distributions(target, head, rows, engine.distribution, depth)
     hits = {}  # number of the token, depth at which it is drafted -> whether it is drafted right
-    for level, log_q in enumerate(distributions_of(session, engine.distribution, image, depth)):
-        drafted = (log_q + noise_of(image, log_q)[level:]).argmax(-1)
+    for level, log_q in enumerate(levels):
+        drafted = (log_q[0] + noise[level:]).argmax(-1)
         for number, hit in enumerate((drafted == image.codes[level + 1 :]).tolist(), level + 1):
             hits[number, level] = hit
     number, rounds, last = 1, 0, len(image.codes) - 1
