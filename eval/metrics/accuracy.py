@@ -1,8 +1,9 @@
 """Prompt accuracy of the tiny domain: do the images show what their prompts name?"""
 
 from eval.metrics.attribute_classifier import Attributes, Labels, hits
-from eval.metrics.base import ImageSet, Metric, Score, Unavailable
+from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import share_interval
+from eval.metrics.metric import Metric
 
 
 class Accuracy(Metric):

@@ -1,15 +1,9 @@
-"""What metrics are, take and return; nothing here imports torch."""
+"""What metrics take and return; nothing here imports torch."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from configs.evaluation import EvaluateSettings
 from eval.metrics.intervals import Estimate, Share
-
-if TYPE_CHECKING:  # these import torch, or what this module has
-    from eval.metrics.networks import ImageNetwork
-    from eval.metrics.store import FeatureStore
 
 
 class Unavailable(ValueError):
@@ -51,30 +45,3 @@ class Score:
     # (hits, total) of each image, where the figure is sum(hits) / sum(totals)
     shares: tuple[Share, ...] | None = field(default=None, repr=False)
     price: Estimate | None = None  # this figure minus that of the run's lossless baseline
-
-
-class Metric:
-    """One figure, or several that belong together, mostly from the features of one network."""
-
-    needs_reference = False  # whether it compares with real images
-
-    def __init__(
-        self,
-        name: str,
-        network: "ImageNetwork | None",
-        store: "FeatureStore",
-        settings: EvaluateSettings,
-    ):
-        self.name, self.network, self.store, self.settings = name, network, store, settings
-        self.label, self.resize = "none", "none"
-        if network is not None:
-            self.label, self.resize = network.label, network.resize
-
-    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """Return the images' scores; Unavailable if undefined. reference: real images if needed."""
-        raise NotImplementedError
-
-    def score(self, count: int, part: str = "", **figures: object) -> Score:
-        """Return a score of this metric, or of a part of it, which rests on `count` images."""
-        sources = {"network": self.label, "resize": self.resize}
-        return Score(self.name + part, count=count, **(sources | figures))

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from eval.metrics.base import ImageSet, Metric, Score
+from eval.metrics.base import ImageSet, Score
 from eval.metrics.intervals import mean_interval
+from eval.metrics.metric import Metric
 from eval.metrics.networks import ImageNetwork
 from eval.metrics.weights import library, weights_label
 

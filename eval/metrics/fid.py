@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval.metrics.base import ImageSet, Metric, Score, Unavailable
+from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import jackknife
+from eval.metrics.metric import Metric
 
 _USUAL = 10_000  # images; published figures have at least as many
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from eval.metrics.base import ImageSet, Metric, Score, Unavailable
+from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import share_interval
+from eval.metrics.metric import Metric
 
 K = 3
 _BLOCK = 1024  # rows of the distance matrix that are in memory at a time

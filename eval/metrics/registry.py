@@ -7,9 +7,9 @@ import torch
 
 from configs.evaluation import EvaluateSettings
 from eval.metrics.accuracy import Accuracy
-from eval.metrics.base import Metric
 from eval.metrics.clip import ClipNetwork, ClipScore
 from eval.metrics.fid import Fid
+from eval.metrics.metric import Metric
 from eval.metrics.networks import AttributeNetwork, ImageNetwork, Inception, Vgg
 from eval.metrics.precision_recall import PrecisionRecall
 from eval.metrics.store import FeatureStore

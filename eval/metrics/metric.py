@@ -1,0 +1,34 @@
+"""The base class of metrics."""
+
+from configs.evaluation import EvaluateSettings
+from eval.metrics.base import ImageSet, Score
+from eval.metrics.networks import ImageNetwork
+from eval.metrics.store import FeatureStore
+
+
+class Metric:
+    """One figure, or several that belong together, mostly from the features of one network."""
+
+    needs_reference = False  # whether it compares with real images
+
+    def __init__(
+        self,
+        name: str,
+        network: ImageNetwork | None,
+        store: FeatureStore,
+        settings: EvaluateSettings,
+    ):
+        """Raises Unavailable if the settings name a file that does not fit."""
+        self.name, self.network, self.store, self.settings = name, network, store, settings
+        self.label, self.resize = "none", "none"
+        if network is not None:
+            self.label, self.resize = network.label, network.resize
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """Return the images' scores; Unavailable if undefined. reference: real images if needed."""
+        raise NotImplementedError
+
+    def score(self, count: int, part: str = "", **figures: object) -> Score:
+        """Return a score of this metric, or of a part of it, which rests on `count` images."""
+        sources = {"network": self.label, "resize": self.resize}
+        return Score(self.name + part, count=count, **(sources | figures))
