@@ -192,6 +192,8 @@ def race(streams: Sequence[Iterator[StreamStep]]) -> Iterator[tuple[int, StreamS
 
 
 class Painter:
+    """Draws what a visitor asks for: plain decoding and a fast method, round by round in turn."""
+
     def __init__(self, pipe: Pipeline, pause: float = SLOW):
         """pause: seconds after every round of a wish to see them."""
         self.pipe, self._pause = pipe, pause
