@@ -9,7 +9,6 @@ across row ends in one forward pass, and a forced token costs neither a round no
 from collections.abc import Collection, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.device import arange, identity
@@ -88,13 +87,3 @@ def most_row_ends(depths: Collection[int], tree: TreeShape) -> int:
     per_depth = tree.nodes if continued else max(tree.width, 1) ** 2
     below = len(set(depths) - {0})
     return int(0 in depths) + min(tree.nodes, below * per_depth)
-
-
-def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
-    """Return an image's first codes (n,), with row ends after full rows if the grid has them."""
-    if grid.row_end is None:
-        return codes
-    rows = codes.split(grid.columns)
-    return torch.cat(
-        [F.pad(row, (0, int(len(row) == grid.columns)), value=grid.row_end) for row in rows]
-    )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.drafter import Draft
@@ -22,6 +23,7 @@ from decoding.round import (
 )
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict
+from models.base import ImageGrid
 
 Path = tuple[int, ...]
 
@@ -235,3 +237,13 @@ def p_value(counts: Tensor, probabilities: Tensor) -> float:
         return 1.0
     statistic = ((counts - expected) ** 2 / expected)[enough].sum()
     return float(torch.special.gammaincc(freedom / 2, statistic / 2))
+
+
+def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
+    """An image's first codes (n,), with row ends after full rows if the grid has them."""
+    if grid.row_end is None:
+        return codes
+    rows = codes.split(grid.columns)
+    return torch.cat(
+        [F.pad(row, (0, int(len(row) == grid.columns)), value=grid.row_end) for row in rows]
+    )

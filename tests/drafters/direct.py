@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+from fakes import with_row_ends
 from torch import Tensor
 
 from decoding.device import Stopwatch
 from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundShape, TreeShape
-from decoding.row_ends import end_depths, with_row_ends
+from decoding.row_ends import end_depths
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from drafters.block import BlockHead

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from fakes import with_row_ends
 from families import cached_logits
 from torch import Tensor
 from transformers import JanusForConditionalGeneration
 
-from decoding.row_ends import with_row_ends
 from models.target import TargetModel
 from runs.check.transformers import Oracle
 
