@@ -143,7 +143,7 @@ def run(words: Sequence[str]) -> None:
 def _check_device(settings: Settings) -> None:
     """Refuse a GPU that is not there before the slow imports."""
     flags = settings_dict(settings)
-    computes = flags.get("run", True)  # `inspect` without --run does not
+    computes = not isinstance(settings, InspectSettings) or settings.run
     if computes and flags.get("device", "").startswith("cuda"):
         from support.devices import pick_device
 

@@ -8,6 +8,7 @@ from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
 from configs.fields import (
     NUMBER,
     Settings,
+    near_names,
     one_of,
     part,
     refuse,
@@ -19,6 +20,7 @@ from configs.gone import GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
 FACTOR_BOUNDS = 0.01, 100.0  # of a calibration
+CALIBRATIONS = "drafter, none, or factors from {:g} to {:g}, as a/b/...".format(*FACTOR_BOUNDS)
 OF_YOUR_OWN = "If it is one of your own, import its module first; commands do with --plugin MODULE."
 
 
@@ -41,6 +43,7 @@ class MethodSettings(Settings, group="Method"):
     calibration: str | None = setting(
         "correct the path scores of grown trees: drafter, by its calibration.json; none; or by "
         "factors of the levels, as 1.2/1.1, which tune fits",
+        wanted=CALIBRATIONS,
         shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting(
@@ -176,8 +179,7 @@ def calibration_factors(text: str) -> tuple[float, ...]:
     least, most = FACTOR_BOUNDS
     parts = text.split("/")
     if not all(NUMBER.fullmatch(one) and least <= float(one) <= most for one in parts):
-        allowed = f"drafter, none, or factors from {least:g} to {most:g}, as a/b/..."
-        refuse("calibration", text, allowed)
+        refuse("calibration", text, CALIBRATIONS, near_names(text, ("drafter", "none")))
     return tuple(map(float, parts))
 
 

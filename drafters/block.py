@@ -39,7 +39,7 @@ CANDIDATES = 3  # per position; 4 or 6 accept no more
 PASSES = 3
 STEPS = 32  # positions of a window that are told apart; those further on count as the last one
 # What an untrained head begins with: shares of the stale features in the mixture, the logistic
-# function of a + b m for similarity m; and trust in it, exp(a + b m^3). As fitted in `similar`.
+# function of a + b m for similarity m; and trust in it, exp(a + b m^3). As fitted in `recall`.
 SHARE = -3.9, 6.0
 TRUST = 0.0, 1.66
 

@@ -84,7 +84,7 @@ def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
         values: (n, vocab) log q, or log q plus noise; -inf where top-k or top-p cut a token, which
             must not be a chosen one.
         choices: (n,) the target's tokens.
-        steps: Newton steps; the likelihood under softmax(a * values) is concave in a.
+        steps: most Newton steps; the likelihood under softmax(a * values) is concave in a.
     """
     # finite, because 0 times -inf is NaN
     values = values.double().clamp(min=-1e4)
@@ -96,6 +96,8 @@ def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
         curvature = ((weights * values.square()).sum(-1) - expected.square()).mean()
         step = float(slope / curvature.clamp_min(1e-12))
         # where the curvature is nearly 0, a whole Newton step would lead far away
-        factor = min(max(factor + step, factor / 2), factor * 2)
+        before, factor = factor, min(max(factor + step, factor / 2), factor * 2)
         factor = min(max(factor, LEAST), MOST)
+        if abs(factor - before) < 1e-7 * factor:
+            break
     return factor

@@ -8,19 +8,19 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Any
 
 import torch
 
 from decoding.images import FinishedImage, Job
 from decoding.sampling import SamplingDistribution
-from drafters.training.agreement import Gathered, factors
+from drafters.training.agreement import Gathered
 from drafters.training.rows import target_rows
 from runs.measure import BASELINE
 from runs.session import Session
 
 LEVELS = 8  # that have a factor of their own
-LEAST_POSITIONS, POSITIONS = 50, 1024  # of all images, that a level's factor is fitted to
+LEAST_POSITIONS = 50  # of all images
+_VALUES = 2**22
 
 
 def fit_calibration(
@@ -41,21 +41,23 @@ def fit_calibration(
     tokens = session.target.grid.tokens
     if len(images) * tokens < LEAST_POSITIONS:
         return None
-    stride = math.ceil(len(images) * tokens / POSITIONS)
+    # a level's values are kept and fitted as positions x codes numbers
+    positions = min(max(_VALUES // session.target.vocab.size, 128), 1024)
+    stride = math.ceil(len(images) * tokens / positions)
     depths = min(LEVELS, tokens - 1)
-    levels = judged_levels(session, engine.distribution, images, depths, stride)
-    return tuple(factors(levels)["coupled"])
+    judged = judged_images(session, engine.distribution, images, depths, stride)
+    return tuple(judged.factor(level, "coupled") for level in judged.levels)
 
 
 @torch.inference_mode()
-def judged_levels(
+def judged_images(
     session: Session,
     distribution: SamplingDistribution,
     images: Iterable[FinishedImage],
     depths: int,
     stride: int = 1,
-) -> list[dict[str, Any]]:
-    """Return the figures of the session's drafter by level, as `Gathered.table`.
+) -> Gathered:
+    """Return what the session's drafter predicts after images' tokens, and what the target chose.
 
     Args:
         session: with a drafter that has a network.
@@ -69,4 +71,4 @@ def judged_levels(
         prompt = target.prompt(image.job.prompt, distribution.guidance)
         rows = target_rows(target, prompt, image.codes[None], head.spec.target_layers)
         gathered.judge(target, head, rows, distribution, depths, image.job.seed, stride)
-    return gathered.table()
+    return gathered

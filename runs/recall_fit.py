@@ -95,7 +95,7 @@ class Recorder:
                 if accepted_node not in nodes:
                     break  # it was not expanded
                 node = nodes.index(accepted_node)
-            # without a node of the last tree there, the similarity is 0: nothing was recalled
+            # without a node of the last tree there it is `UNKNOWN`, below 0: nothing was recalled
             if level.similarity[node] > 0 and (level.near is not None or not self.mixed):
                 self._keep(level, node, result.round, depth, emitted[depth])
         self.levels = []

@@ -159,7 +159,8 @@ def draw(distribution: Array, number: float) -> int:
     """Return the token of a distribution (vocab,) that a number of (0, 1) stands for."""
     # one number and a running sum: a Gumbel number per token would take longer than the walk
     running = distribution.cumsum()
-    return int(np.searchsorted(running, number * running[-1], side="right"))
+    token = int(np.searchsorted(running, number * running[-1], side="right"))
+    return min(token, len(running) - 1)  # NaN, which is reported after the round, sorts last
 
 
 def residual(p: Array, q: Array) -> Array:

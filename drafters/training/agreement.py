@@ -124,6 +124,12 @@ class Gathered:
         for name, values in columns.items():
             kept.setdefault(name, []).append(values.cpu())
 
+    def factor(self, level: int, proposal: str) -> float:
+        """Return the factor of a proposal's calibration that fits a level's values."""
+        kept = self.levels[level]
+        values, choices = possible(torch.cat(kept[proposal]), torch.cat(kept["choices"]))
+        return _rounded(fit_factor(values, choices))
+
     def table(self) -> list[dict[str, Any]]:
         """Return a row per level: number, figures of each proposal, total variation if known."""
         rows = []
@@ -138,7 +144,11 @@ class Gathered:
 
 def factors(table: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     """Return a distribution's entry in calibration.json: per proposal the factor of every level."""
-    return {name: [float(f"{row[name]['factor']:.4g}") for row in table] for name in PROPOSALS}
+    return {name: [_rounded(row[name]["factor"]) for row in table] for name in PROPOSALS}
+
+
+def _rounded(factor: float) -> float:
+    return float(f"{factor:.4g}")
 
 
 def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
@@ -150,14 +160,19 @@ def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
     """
     hit = values.topk(min(max(CANDIDATES), values.shape[-1]), -1).indices == choices[:, None]
     rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in CANDIDATES}
-    # the drafter's top-k or top-p cuts the others
-    possible = values.gather(1, choices[:, None])[:, 0] > -torch.inf
-    values, choices = values[possible], choices[possible]
+    count = len(choices)
+    values, choices = possible(values, choices)
     factor = fit_factor(values, choices)
     plain, calibrated = (
         (a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item()
         for a in (1.0, factor)
     )
-    cut = 1 - possible.float().mean().item()
+    cut = 1 - len(choices) / count
     likelihoods = {"likelihood": plain, "calibrated_likelihood": calibrated}
     return {"factor": factor, **rates, "cut": cut, **likelihoods}
+
+
+def possible(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values (n, vocab) and choices (n,) that the drafter's top-k or top-p leaves."""
+    kept = values.gather(1, choices[:, None])[:, 0] > -torch.inf
+    return values[kept], choices[kept]

@@ -103,7 +103,7 @@ def _recalled(
 ) -> tuple[Tensor, Tensor]:
     """Return stale features (m, guidance, k, hidden) after tokens, and similarities (m, k).
 
-    As `StaleHiddenStates.recall`, but in m rounds of one image at once.
+    As `Stale.after`, but in m rounds of one image at once.
 
     Args:
         target: whose embeddings tell how similar tokens are.

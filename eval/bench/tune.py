@@ -9,7 +9,7 @@ fastest method. Measurements are lines of a file, so the same command continues 
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
@@ -28,6 +28,7 @@ from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
 from decoding.proposals import Calibration
+from drafters.block import BlockHead
 from eval.bench.benchmark import Bench, refuse_wrong
 from eval.bench.speedup import LEAST_VALUES, speedup
 from eval.bench.table import heading, method_words, remarks, speedup_words
@@ -35,6 +36,7 @@ from eval.metrics.intervals import Estimate
 from runs.calibration_fit import fit_calibration
 from runs.drawing import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
+from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.recall_fit import fit_numbers
 from runs.session import Session
@@ -80,10 +82,10 @@ def run_tune(settings: TuneSettings) -> None:
         run = measurer(bench.session, fitted, progress)
         Contest(trials, prompts, run, seconds).run(tried)
     pairs = {method: trials.pair(method) for method in (BASELINE, *tried)}
+    pairs = {method: pair for method, pair in pairs.items() if pair}
     rows = [
         bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
         for method, pair in pairs.items()
-        if pair
     ]
     today = date.today().isoformat()
     print(heading(settings.bench, bench.session.hardware(), [today]))
@@ -94,8 +96,7 @@ def run_tune(settings: TuneSettings) -> None:
         print(doubt)
     if untried := len(tried) + 1 - len(rows):
         print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
-    winner = next(m for m in (BASELINE, *tried) if settings_dict(m).items() <= best.items())
-    winner = with_fitted(winner, fitted)
+    winner = with_fitted([*pairs][rows.index(best)], fitted)
     for flag, numbers in fitted.items():
         print(f"{FITTED[flag]}: {numbers}")
     tuned = fitted | {
@@ -117,46 +118,72 @@ def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts:
     They are kept in the file of the trials. Left out are those that no method here has, that the
     drafter has for this sampling, and those for which the time is too short.
     """
-    if trials.fitted:
-        return trials.fitted
+    needed = {flag for method in settings.tried for flag in _open_numbers(method)}
+    if not _lacks_calibration(session):
+        needed -= {"calibration"}
+    trials.fitted = {flag: text for flag, text in trials.fitted.items() if flag in needed}
+    missing = [flag for flag in FITTED if flag in needed - trials.fitted.keys()]
     plain = replace(session.settings, batch_size=1, compile="off")  # rounds that can be watched
     plain = session.with_settings(plain)
     jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
-    seconds, fitted = SHARE_OF_FIT * 60 * settings.minutes, {}
-    calibrated = filter(_is_calibrated, settings.tried)
-    if any(plain.calibration(method) == Calibration() for method in calibrated):
-        seconds /= 2
-        if (factors := fit_calibration(plain, jobs, seconds)) is not None:
-            fitted["calibration"] = _joined(factors)
-    if any(map(_recalls, settings.tried)):
-        opener = lambda method: plain.open_engine(with_fitted(method, fitted))  # noqa: E731
-        numbers = fit_numbers(opener, jobs, session.drafter is not None, seconds)
+    end = time.monotonic() + SHARE_OF_FIT * 60 * settings.minutes
+    for left, flag in zip(range(len(missing), 0, -1), missing, strict=True):
+        try:
+            seconds = (end - time.monotonic()) / left
+            numbers = _FITS[flag](plain, jobs, seconds, trials.fitted)
+        except torch.OutOfMemoryError:
+            remark(f"--{flag}: fitting it does not fit into memory, so it stays as it is")
+            continue
         if numbers is not None:
-            fitted["recall_numbers"] = _joined(chain(*vars(numbers).values()))
-    if fitted:
-        trials.keep(**fitted)
-        trials.fitted = fitted
-    return fitted
+            trials.fitted[flag] = "/".join(f"{number:g}" for number in numbers)
+            trials.keep(**{flag: trials.fitted[flag]})
+    return trials.fitted
+
+
+def _fit_calibration(
+    session: Session, jobs: Sequence[Job], seconds: float, fitted: Fitted
+) -> Sequence[float] | None:
+    return fit_calibration(session, jobs, seconds)
+
+
+def _fit_recall(
+    session: Session, jobs: Sequence[Job], seconds: float, fitted: Fitted
+) -> Sequence[float] | None:
+    opener = lambda method: session.open_engine(with_fitted(method, fitted))  # noqa: E731
+    numbers = fit_numbers(opener, jobs, session.drafter is not None, seconds)
+    return None if numbers is None else [*chain(*vars(numbers).values())]
+
+
+# in the order of FITTED: recall is fitted with the calibration that it will have
+_FITS = {"calibration": _fit_calibration, "recall_numbers": _fit_recall}
+
+
+def _lacks_calibration(session: Session) -> bool:
+    """Return whether a drafter has no factors of `coupled` drafts for the session's sampling.
+
+    A block head's have to be fitted in its own rounds, as its training does.
+    """
+    drafter = session.drafter
+    if drafter is None or isinstance(drafter.network, BlockHead):
+        return False
+    distribution = sampling_distribution(session.settings.sampling)
+    return drafter.calibrations.of(distribution, "coupled") == Calibration()
 
 
 def with_fitted(method: MethodSettings, fitted: Fitted) -> MethodSettings:
     """Return a method with the fitted numbers that it has not been given."""
-    has = {"calibration": _is_calibrated(method), "recall_numbers": _recalls(method)}
-    return replace(method, **{flag: text for flag, text in fitted.items() if has[flag]})
+    given = {flag: text for flag, text in fitted.items() if flag in _open_numbers(method)}
+    return replace(method, **given)
 
 
-def _is_calibrated(method: MethodSettings) -> bool:
-    """Return whether a method takes the factors of `coupled` drafts from the drafter's folder."""
-    return (method.calibration, method.proposal) == ("drafter", "coupled")
-
-
-def _recalls(method: MethodSettings) -> bool:
-    """Return whether a method recalls by the numbers of the included model."""
-    return method.recall_numbers is None and "recall_numbers" in applicable(vars(method))
-
-
-def _joined(numbers: Iterable[float]) -> str:
-    return "/".join(f"{number:g}" for number in numbers)
+def _open_numbers(method: MethodSettings) -> list[str]:
+    """Return the flags of numbers that a method takes from its drafter or the included model."""
+    flags = []
+    if (method.calibration, method.proposal) == ("drafter", "coupled"):
+        flags.append("calibration")
+    if method.recall_numbers is None and "recall_numbers" in applicable(vars(method)):
+        flags.append("recall_numbers")
+    return flags
 
 
 @dataclass
@@ -175,7 +202,7 @@ class Trials:
             if line["id"] != self.key:
                 continue
             if "method" not in line:
-                self.fitted = {flag: line[flag] for flag in FITTED if flag in line}
+                self.fitted |= {flag: line[flag] for flag in FITTED if flag in line}
             else:
                 self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
 
@@ -184,13 +211,18 @@ class Trials:
 
     def add(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> None:
         """Take over an earlier command's measurement, or make a new one and keep it."""
-        name = json.dumps(settings_dict(method), sort_keys=True)
+        name = self.name(method)
         if (one := self.earlier.get((name, turn))) is not None:
             self.replayed += sum(image.seconds for image in one.images)
         else:
             one = run()
             self.keep(method=name, turn=turn, **_line(one))
         self.measured[method, turn] = one
+
+    def name(self, method: MethodSettings) -> str:
+        """Return a method's name in the file."""
+        # with the fitted numbers, since another command may have had no time to fit them
+        return json.dumps(settings_dict(with_fitted(method, self.fitted)), sort_keys=True)
 
     def pair(self, method: MethodSettings) -> tuple[Measurement, Measurement] | None:
         """Return a method's measurements and those of plain decoding, on the same images."""

@@ -19,7 +19,7 @@ from configs.schema import RunSettings
 from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.training.agreement import PROPOSALS, factors
 from models.files.folders import checkpoint_folder
-from runs.calibration_fit import judged_levels
+from runs.calibration_fit import judged_images
 from runs.drawing import image_jobs
 from runs.prompts import prompt_items
 from runs.session import open_session
@@ -64,7 +64,7 @@ def calibrate(
     jobs = image_jobs(prompt_items(settings), settings.seed)
     steps = engine.generate(tqdm(jobs, unit="image"))
     made = (image for step in steps for image in step.finished)
-    table = judged_levels(session, engine.distribution, made, depths)
+    table = judged_images(session, engine.distribution, made, depths).table()
     for proposal, row in product(PROPOSALS, table):
         figures = {name: round(value, 4) for name, value in row[proposal].items()}
         print(json.dumps({"proposal": proposal, "depth": row["depth"], **figures}))

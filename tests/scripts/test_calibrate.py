@@ -12,7 +12,7 @@ from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
-from drafters.training.agreement import draft_distributions
+from drafters.training.agreement import Gathered, draft_distributions
 from drafters.training.rows import target_rows
 from runs.session import open_session
 from scripts.tools.calibrate import calibrate
@@ -43,6 +43,13 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -
         drafted = (log_q[0] + noise[level:]).argmax(-1)
         for number, hit in enumerate((drafted == image.codes[level + 1 :]).tolist(), level + 1):
             hits[number, level] = hit
+    whole, half = Gathered(), Gathered()
+    for gathered, stride in ((whole, 1), (half, 2)):
+        gathered.judge(target, head, rows, engine.distribution, depth, 5, stride)
+    for level, kept in whole.levels.items():
+        assert torch.equal(kept["choices"][0], image.codes[level:]), "its own noise"
+        assert torch.equal(kept["coupled"][0], levels[level - 1][0] + noise[level - 1 :])
+        assert all(torch.equal(half.levels[level][name][0], kept[name][0][::2]) for name in kept)
     number, rounds, last = 1, 0, len(image.codes) - 1
     while number <= last:
         levels = range(min(depth, last - number))

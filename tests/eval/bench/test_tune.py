@@ -233,6 +233,20 @@ def test_a_drafter_without_a_calibration_gets_one(tune, tmp_path, capsys, monkey
         assert module.with_fitted(method, {"calibration": text}) == method
 
 
+def test_what_another_command_fitted_is_taken_over(tmp_path) -> None:
+    """Flag by flag; what was measured without fitted numbers is not."""
+    path, recall = tmp_path / "trials", MethodSettings("recall")
+    machine = Machine({recall: 1.0})
+    Trials(path, "key").add(recall, 0, lambda: machine.measure(recall, [Job("0", "a cat", 0)]))
+    again = Trials(path, "key")
+    assert again.fitted == {} and again.earlier.keys() == {(again.name(recall), 0)}
+    again.keep(calibration="1.5")
+    again.keep(recall_numbers="0/1/0/1/0/1")
+    third = Trials(path, "key")
+    assert third.fitted == {"calibration": "1.5", "recall_numbers": "0/1/0/1/0/1"}
+    assert (third.name(recall), 0) not in third.earlier
+
+
 def test_a_pipeline_takes_what_was_tuned(tune, checkpoint, tmp_path) -> None:
     model = tmp_path / "model"
     model.symlink_to(checkpoint)
