@@ -37,11 +37,19 @@ struct Pass {
 
 template <typename T>
 inline void turn(const T* x, const T* cos, const T* sin, int64_t size, bool pairs, T* out) {
-  const int64_t half = size / 2, step = pairs ? 2 : 1, apart = pairs ? 1 : half;
-  for (int64_t i = 0; i < half; ++i) {
-    const int64_t one = i * step, other = one + apart;
-    out[one] = x[one] * cos[one] + x[other] * sin[one];
-    out[other] = x[other] * cos[other] + x[one] * sin[other];
+  const int64_t half = size / 2;
+  if (pairs) {
+    for (int64_t i = 0; i < size; i += 2) {
+      const T left = x[i], right = x[i + 1];
+      out[i] = left * cos[i] + right * sin[i];
+      out[i + 1] = right * cos[i + 1] + left * sin[i + 1];
+    }
+  } else {
+    for (int64_t i = 0; i < half; ++i) {
+      const T left = x[i], right = x[half + i];
+      out[i] = left * cos[i] + right * sin[i];
+      out[half + i] = right * cos[half + i] + left * sin[half + i];
+    }
   }
 }
 

@@ -30,11 +30,12 @@ void rms_norm(int64_t tokens, int64_t width, const S* x, const S* weight, T eps,
   }
 }
 
-// Room for so many numbers, in a thread's memory that stays between calls.
+// Parts of a thread's memory that stays between calls.
 template <typename S>
-S* room_for(int64_t count, std::vector<S>& memory) {
-  if ((int64_t)memory.size() < count) memory.resize(count);
-  return memory.data();
+S* take(std::vector<char>& room, size_t& used, int64_t count) {
+  const size_t at = used;
+  used += (count * sizeof(S) + BYTES - 1) / BYTES * BYTES;
+  return room.size() < used ? nullptr : (S*)(room.data() + at);
 }
 
 // x (rows, tokens, hidden) becomes what it is after the layers; states: (kept, rows, tokens,
@@ -43,13 +44,17 @@ template <typename S, typename T, typename W>
 void run(const Pass& s, S* x, S* states) {
   const int64_t tokens = s.rows * s.tokens, hidden = s.hidden, inner = s.intermediate;
   const int64_t wide = (s.heads + 2 * s.kv_heads) * s.size;
-  static thread_local std::vector<S> memory[4];
-  static thread_local std::vector<T> query_memory;
-  S* const normed = room_for(tokens * hidden, memory[0]);
-  S* const qkv = room_for(tokens * wide, memory[1]);
-  S* const found = room_for(tokens * hidden, memory[2]);
-  S* const gated = room_for(tokens * inner, memory[3]);
-  T* const queries = room_for(tokens * hidden, query_memory);
+  static thread_local std::vector<char> room;
+  S *normed = nullptr, *qkv = nullptr, *found = nullptr, *gated = nullptr;
+  T* queries = nullptr;
+  for (size_t used = 0; queries == nullptr; used = 0) {
+    normed = take<S>(room, used, tokens * hidden);
+    qkv = take<S>(room, used, tokens * wide);
+    found = take<S>(room, used, tokens * hidden);
+    gated = take<S>(room, used, tokens * inner);
+    queries = take<T>(room, used, tokens * hidden);
+    if (queries == nullptr) room.resize(used);
+  }
   const auto keep = [](S* to, int64_t outputs) {
     return [=](int64_t token, int64_t place, const Vec<T>(&sums)[2]) {
       S* out = to + token * outputs + place;

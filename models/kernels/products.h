@@ -14,10 +14,8 @@
 
 // WIDEN: the processor multiplies numbers of fp32 faster than pairs of bf16.
 #if defined(__AVX512BF16__) && !defined(WIDEN)
-#define PAIRS 1
+#define PAIRS
 #include <immintrin.h>
-#else
-#define PAIRS 0
 #endif
 
 namespace {
@@ -46,8 +44,13 @@ inline int64_t width_of(int64_t first, int64_t panel_count) {
   return panel_count - first < TOGETHER ? panel_count - first : TOGETHER;
 }
 
+#ifdef PAIRS
 template <typename S>
-constexpr int64_t PAIRED = PAIRS && sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
+constexpr int64_t PAIRED = sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
+#else
+template <typename S>
+constexpr int64_t PAIRED = 1;
+#endif
 
 template <typename S, typename T, typename W>
 void pack(int64_t outputs, int64_t depth, const W* weight, W* panels) {
@@ -93,7 +96,7 @@ inline void multiply(int64_t depth, int64_t width, const T* x, const W* panel,
   }
 }
 
-#if PAIRS
+#ifdef PAIRS
 template <typename T, int PANELS, int MANY>
 inline void multiply(int64_t depth, int64_t width, const bfloat16* x, const bfloat16* panel,
                      Vec<T> (&sums)[PANELS][MANY][2]) {
@@ -123,7 +126,7 @@ inline const S* readable(const S* x, int64_t) {
   return x;
 }
 
-#if !PAIRS
+#ifndef PAIRS
 inline const float* readable(const bfloat16* x, int64_t count) {
   static thread_local std::vector<float> wide;
   wide.resize((count + WIDE<float> - 1) / WIDE<float> * WIDE<float>);
