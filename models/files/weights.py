@@ -1,6 +1,4 @@
-"""The files of a checkpoint folder: their names, headers, and the tensors of weights, single or
-sharded.
-"""
+"""The files of a checkpoint folder: names, headers and tensors, of one file or of shards."""
 
 from __future__ import annotations
 
