@@ -20,7 +20,7 @@ from runs.session import Session
 
 LEVELS = 8  # that have a factor of their own
 LEAST_POSITIONS = 50  # of all images
-_VALUES = 2**22
+_VALUES = 2**22  # of a level, positions x codes, that are kept and fitted to
 
 
 def fit_calibration(
@@ -41,7 +41,6 @@ def fit_calibration(
     tokens = session.target.grid.tokens
     if len(images) * tokens < LEAST_POSITIONS:
         return None
-    # a level's values are kept and fitted as positions x codes numbers
     positions = min(max(_VALUES // session.target.vocab.size, 128), 1024)
     stride = math.ceil(len(images) * tokens / positions)
     depths = min(LEVELS, tokens - 1)
