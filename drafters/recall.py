@@ -78,7 +78,8 @@ class RecallDrafter(JacobiDrafter):
     def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
         log_q, similarity = self._recall(tree, picked, round)
         level = slice(tree.height, tree.height + 1)
-        reached, by_position = self._remember(round)[1].known, self.ahead(round).share
+        _, recollection, _ = self._remember(round)
+        reached, by_position = recollection.known, self.ahead(round).share
         share = share_of(similarity, self.numbers.share, reached[:, level], by_position[:, level])
         return Recalled(Draft(log_q, trust_in(similarity, *self.numbers.trust_mixed)), share)
 

@@ -13,12 +13,11 @@ import torch
 
 from decoding.images import FinishedImage, Job
 from decoding.sampling import SamplingDistribution
-from drafters.training.agreement import Gathered
+from drafters.training.agreement import LEVELS, Gathered
 from drafters.training.rows import target_rows
 from runs.measure import BASELINE
 from runs.session import Session
 
-LEVELS = 8  # that have a factor of their own
 LEAST_POSITIONS = 50  # of all images
 _VALUES = 2**22  # of a level, positions x codes, that are kept and fitted to
 

@@ -15,6 +15,7 @@ from models.target import TargetModel
 
 PROPOSALS = ("topk", "coupled")
 CANDIDATES = (1, 4, 10)
+LEVELS = 8  # that have figures and a calibration of their own, in images of enough tokens
 
 
 def draft_distributions(

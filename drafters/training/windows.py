@@ -9,8 +9,8 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from drafters.block import BlockHead
-from drafters.hidden_states import Nodes, recalled
-from drafters.similarity import UNKNOWN, Directions, lineage_along
+from drafters.hidden_states import Nodes, Stale
+from drafters.similarity import Directions, lineage_along
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
@@ -118,13 +118,12 @@ def _recalled(
     names = "positions", "lineage", "hidden"
     nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
     nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
-    weights, similarity = nodes.recollection(positions, Directions.of(target)).after(tokens)
     root, above = positions[:, :1], target.grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)
     exact = hidden[:, slots].transpose(0, 1)
-    known = (similarity > UNKNOWN)[:, None, :, None]
-    return torch.where(known, recalled(weights, nodes.hidden), exact), similarity
+    recollection = nodes.recollection(positions, Directions.of(target))
+    return Stale(recollection, nodes.hidden, exact).after(tokens)
 
 
 def _padded(nodes: Nodes, count: int) -> Nodes:

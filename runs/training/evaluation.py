@@ -15,7 +15,7 @@ from drafters.block import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter
-from drafters.training.agreement import Gathered, factors
+from drafters.training.agreement import LEVELS, Gathered, factors
 from drafters.training.features import Rower
 from drafters.training.order import generator
 from drafters.training.rounds import DrawnRounds
@@ -32,7 +32,6 @@ from support.json_files import read_object
 from support.output import printed_unless_saved
 from support.progress import plural
 
-_LEVELS = 8  # that have figures and a calibration of their own, in images of enough tokens
 _POSITIONS = 4096  # of the held-out images that a level's calibration is fitted to, in memory
 
 
@@ -104,7 +103,7 @@ class Evaluation:
         """
         if isinstance(head, BlockHead):
             return self._windows(head, distribution)
-        count = min(_LEVELS, self.target.grid.tokens - 1)
+        count = min(LEVELS, self.target.grid.tokens - 1)
         stride = math.ceil(len(self.held) * self.target.grid.tokens / _POSITIONS)
         gathered = Gathered()
         for image in self.held:
@@ -126,7 +125,7 @@ class Evaluation:
             rounds = windows_of(self.target, drawn, picked, distribution.greedy)
             scores = scored(head, self.target, rounds, distribution.cfg)
             trust = head.confidence(rounds.similarity)[..., None]
-            for step in range(min(_LEVELS, rounds.inside.shape[1])):
+            for step in range(min(LEVELS, rounds.inside.shape[1])):
                 inside = rounds.inside[:, step]  # a window may reach beyond the image
                 if bool(inside.any()):
                     columns = scores.log_q, rounds.noise, scores.log_p, trust
