@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
-from models.linear import Linear
-from models.native import TYPES, Panels, can_read, check_size, kernels_of, lanes
+from models.linear import Linear, Panels, can_read
+from models.native import TYPES, check_size, kernels_of, lanes
 from models.rotary import rotate_pairs
 from models.transformer import Block, Blocks, run_by_torch
 

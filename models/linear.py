@@ -1,4 +1,4 @@
-"""Linear layers that compiled kernels can multiply, on CPUs."""
+"""Linear layers that compiled kernels can multiply, on CPUs, and the copies that these read."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,52 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.native import NAMES, TYPES, Panels
+from models.native import NAMES, TYPES, kernels_of, lanes
+
+
+def can_read(x: Tensor) -> bool:
+    """Return whether kernels may compute with a tensor: plain numbers in a CPU's memory.
+
+    Autocast would round them, and a compiler follows only torch's own operations.
+    """
+    watched = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    # A subclass, such as torchao's, keeps its numbers in another way.
+    return type(x) is Tensor and x.is_cpu and not watched
+
+
+class Panels:
+    """A matrix in the order in which the kernels read it."""
+
+    def __init__(self, weight: Tensor, stored: torch.dtype):
+        """Copy weight (outputs, depth) from a CPU's memory; stored: its type in the copy."""
+        self.outputs, self.depth = weight.shape
+        self.dtype, self.stored = weight.dtype, stored
+        step = 2 * lanes(weight.dtype)
+        source = weight.to(self.stored).contiguous()
+        # Outputs are filled up to whole panels.
+        self.memory = source.new_empty(-(-self.outputs // step) * step * self.depth)
+        self._kernels, self.address = kernels_of(self.dtype, self.stored), self.memory.data_ptr()
+        self._kernels.pack(self.outputs, self.depth, source.data_ptr(), self.address)
+
+    @staticmethod
+    def fit(weight: Tensor) -> bool:
+        """Return whether a weight can be copied so."""
+        # `.data`: a Parameter is a subclass. Even: bf16 may be multiplied in pairs of columns.
+        return can_read(weight.data) and weight.dtype in TYPES and weight.shape[1] % 2 == 0
+
+    def take(self, x: Tensor) -> bool:
+        """Return whether `multiply` takes x."""
+        return can_read(x) and x.dtype == self.dtype and x.shape[-1] == self.depth
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return x weight^T + bias, for x (..., depth) of the weight's type."""
+        x = x.contiguous()
+        out = x.new_empty(*x.shape[:-1], self.outputs)
+        self._kernels.linear(
+            x.numel() // self.depth, self.depth, self.outputs, x.data_ptr(), self.address,
+            None if bias is None else bias.data_ptr(), out.data_ptr(),
+        )  # fmt: skip
+        return out
 
 
 class Linear(nn.Linear):

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 import torch  # also loads OpenMP, which the library needs
-from torch import Tensor
 
 SOURCE = Path(__file__).with_name("kernels") / "library.cpp"
 # A compiler that may fuse a product with a sum does so in one copy of a function and not in another
@@ -65,16 +64,6 @@ def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> Kernels:
     return Kernels(kernels(), NAMES[dtype, stored])
 
 
-def can_read(x: Tensor) -> bool:
-    """Return whether kernels may compute with a tensor: plain numbers in a CPU's memory.
-
-    Autocast would round them, and a compiler follows only torch's own operations.
-    """
-    watched = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    # A subclass, such as torchao's, keeps its numbers in another way.
-    return type(x) is Tensor and x.is_cpu and not watched
-
-
 def vector_bytes() -> int:
     """Return the bytes of the registers that the library is built for; raises as `kernels` does."""
     return _N.in_dll(kernels(), "adt_vector_bytes").value
@@ -96,41 +85,6 @@ def check_size(structure: type[ctypes.Structure]) -> None:
             f"{structure.__name__}: found {ctypes.sizeof(structure)} bytes in Python and {size} in "
             f"{SOURCE.parent}; both must have the same fields in the same order"
         )
-
-
-class Panels:
-    """A matrix in the order in which the kernels read it."""
-
-    def __init__(self, weight: Tensor, stored: torch.dtype):
-        """Copy weight (outputs, depth) from a CPU's memory; stored: its type in the copy."""
-        self.outputs, self.depth = weight.shape
-        self.dtype, self.stored = weight.dtype, stored
-        step = 2 * lanes(weight.dtype)
-        source = weight.to(self.stored).contiguous()
-        # Outputs are filled up to whole panels.
-        self.memory = source.new_empty(-(-self.outputs // step) * step * self.depth)
-        self._kernels, self.address = kernels_of(self.dtype, self.stored), self.memory.data_ptr()
-        self._kernels.pack(self.outputs, self.depth, source.data_ptr(), self.address)
-
-    @staticmethod
-    def fit(weight: Tensor) -> bool:
-        """Return whether a weight can be copied so."""
-        # `.data`: a Parameter is a subclass. Even: bf16 may be multiplied in pairs of columns.
-        return can_read(weight.data) and weight.dtype in TYPES and weight.shape[1] % 2 == 0
-
-    def take(self, x: Tensor) -> bool:
-        """Return whether `multiply` takes x."""
-        return can_read(x) and x.dtype == self.dtype and x.shape[-1] == self.depth
-
-    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return x weight^T + bias, for x (..., depth) of the weight's type."""
-        x = x.contiguous()
-        out = x.new_empty(*x.shape[:-1], self.outputs)
-        self._kernels.linear(
-            x.numel() // self.depth, self.depth, self.outputs, x.data_ptr(), self.address,
-            None if bias is None else bias.data_ptr(), out.data_ptr(),
-        )  # fmt: skip
-        return out
 
 
 @dataclass(frozen=True)
