@@ -1,5 +1,7 @@
 """VQGAN: key map, parity with transformers' Chameleon encoder, files."""
 
+import re
+
 import pytest
 import torch
 import yaml
@@ -7,12 +9,13 @@ from safetensors.torch import load_file
 from small import shapes_of
 from transformers.models.chameleon.configuration_chameleon import ChameleonVQVAEConfig
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
+from transformers.models.janus.configuration_janus import JanusVQVAEConfig
+from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from models.codecs.vqgan import ImageTokenizer, VqganConfig, read_config, write_config
 from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan, to_taming
 
 SMALL = VqganConfig(32, (1, 2), 1, z_channels=8, embed_dim=4, n_embed=16, resolution=16)
-CHAMELEON = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512)
 
 
 @pytest.fixture
@@ -85,44 +88,33 @@ def test_encoder_equals_transformers_chameleon(tokenizer, tmp_path) -> None:
 
 
 def test_full_chameleon_keys_are_the_public_ones() -> None:
+    """The decoder's are those of Janus without attention, except that levels count downwards."""
     with torch.device("meta"):
-        model = build_vqmodel(CHAMELEON)
-        reference = ChameleonVQVAE(ChameleonVQVAEConfig())
+        model = build_vqmodel(VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512))
+        encoder = ChameleonVQVAE(ChameleonVQVAEConfig())
+        janus = JanusVQVAE(JanusVQVAEConfig(embed_dim=256))
+    decoder = {
+        re.sub(r"\.up\.(\d)", lambda level: f".up.{4 - int(level[1])}", key): shape
+        for key, shape in shapes_of(janus.state_dict()).items()
+        if key.startswith("decoder.") and not re.search(r"up\.\d\.attn", key)
+    }
     found = shapes_of(to_taming(model.state_dict(), 5))
-    assert found == shapes_of(reference.state_dict()) | _decoder_shapes()
+    assert found == shapes_of(encoder.state_dict()) | decoder
     assert found["quantize.embedding.weight"] == (8192, 256)
 
 
-def _decoder_shapes() -> dict[str, tuple[int, ...]]:
-    """Keys and shapes of the public Chameleon decoder, written out from its description."""
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def conv(name: str, inner: int, outer: int, kernel: int = 3) -> None:
-        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (outer, inner, kernel, kernel), (outer,)
-
-    def norm(name: str, width: int) -> None:
-        shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (width,)
-
-    def block(name: str, inner: int, outer: int) -> None:
-        norm(f"{name}.norm1", inner), norm(f"{name}.norm2", outer)
-        conv(f"{name}.conv1", inner, outer), conv(f"{name}.conv2", outer, outer)
-        if inner != outer:
-            conv(f"{name}.nin_shortcut", inner, outer, 1)
-
-    conv("decoder.conv_in", 256, 512)
-    block("decoder.mid.block_1", 512, 512), block("decoder.mid.block_2", 512, 512)
-    norm("decoder.mid.attn_1.norm", 512)
-    for part in ("q", "k", "v", "proj_out"):
-        conv(f"decoder.mid.attn_1.{part}", 512, 512, 1)
-    inner = 512
-    for level, width in ((4, 512), (3, 256), (2, 256), (1, 128), (0, 128)):
-        for index in range(3):
-            block(f"decoder.up.{level}.block.{index}", inner, width)
-            inner = width
-        if level:
-            conv(f"decoder.up.{level}.upsample.conv", width, width)
-    norm("decoder.norm_out", 128), conv("decoder.conv_out", 128, 3)
-    return shapes
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (VqganConfig(256, (1, 1, 2, 2, 4), 4, 256, 256, 131_072, 256, 32, True), 455_336_963),
+        (VqganConfig(256, (1, 2, 2, 4), 2, 4, 4, 16_384, 768, 32, True, True), 270_669_103),
+    ],
+    ids=["Emu3.5", "Lumina-mGPT 2.0"],
+)
+def test_published_codecs(config, parameters) -> None:
+    with torch.device("meta"):
+        model = build_vqmodel(config)
+    assert sum(weight.numel() for weight in model.parameters()) == parameters
 
 
 def test_checkpoint_with_loss_keys_is_read(tokenizer, tmp_path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from damage import tensors
 from safetensors.torch import load_file, save_file
+from small import write_shards
 
 import main
 from models.base import TargetOptions
@@ -70,12 +71,17 @@ def test_the_checkpoints_own_folder_comes_first_and_the_flag_before_it(folder) -
 
 @pytest.mark.parametrize("names", [{}, OLD_NAMES], ids=["new names", "old names"])
 def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder, capsys) -> None:
+    """In the shards of a conversion that brings the whole VQGAN, beside tokenizer.json."""
     pack(folder, names)
     tensors(model__vqmodel__loss__scale=torch.zeros(1))(folder)
-    assert find_tokenizer(folder)[1] is None
+    write_shards(folder, "safetensors")
+    shutil.move(folder / "tokenizer" / "text_tokenizer.json", folder / "tokenizer.json")
+    assert find_tokenizer(folder) == (folder / "tokenizer.json", None)
     assert torch.equal(pixels(folder), pixels(checkpoint))
     assert main.main(["inspect", f"--model_path={folder}"]) == 0
-    assert "weights model.vqmodel.*: 24 codes, 8 x 8 pixels" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "weights model.vqmodel.*: 24 codes, 8 x 8 pixels" in said
+    assert f"{folder}/tokenizer.json" in said
 
 
 def test_bundled_weights_that_do_not_fit_are_all_named(folder) -> None:

@@ -1,24 +1,19 @@
-"""Files of every family: layouts are one, `inspect` and the commands read them, sizes published."""
+"""Files of every family: layouts are one, `inspect` and the commands read them."""
 
 import json
 from dataclasses import replace
 
 import pytest
 import torch
-import transformers
 from damage import entries, read_state, tensors
 from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
 from PIL import Image
-from small_emu3 import old_names
-from small_janus import authors_config, authors_state
 from small_liquid import FIRST
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
 from configs.schema import LanternSettings, MethodSettings, RunSettings
 from models.base import TargetOptions
-from models.files.network import Network
-from models.fused import can_fuse
 from models.registry import FAMILIES, load_codec
 from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
@@ -222,67 +217,3 @@ def test_size_and_negative_prompt_of_emu3(originals) -> None:
     small = SMALL["emu3"].load(originals["emu3"])
     other = open_session(replace(small.settings, negative_prompt="grey"))
     assert not torch.equal(decoded(other)[0], decoded(small)[0])
-
-
-def fits(network: Network, state: dict) -> bool:
-    """Return whether a network takes the weights of one of transformers' as they are."""
-    return not network.faults({key: tuple(value.shape) for key, value in state.items()})
-
-
-def parameters(network: Network) -> int:
-    return sum(weight.numel() for weight in network.module.parameters())
-
-
-def test_published_sizes_of_emu3() -> None:
-    """8B: config.json as the public files have it; the sizes are transformers' defaults."""
-    config = transformers.Emu3Config(text_config=SCALING, vocabulary_map={})
-    with torch.device("meta"):
-        state = transformers.Emu3ForConditionalGeneration(config).state_dict()
-    assert len(state["lm_head.weight"]) == 184622
-    built = FAMILIES["emu3"].network({"model_type": "emu3", "text_config": SCALING})
-    assert fits(built, state) and fits(built, old_names(state))
-    spec = built.module.spec
-    assert (spec.heads, spec.kv_heads, spec.max_positions, spec.rope_theta) == (32, 8, 9216, 1e6)
-    assert parameters(built) == 6_979_588_096 + (184622 + 32768) * 4096
-
-
-def test_published_sizes_of_liquid() -> None:
-    """7B: config.json with Gemma's sizes and the ids that `resize_token_embeddings` leaves."""
-    with torch.device("meta"):
-        theirs = transformers.GemmaForCausalLM(transformers.GemmaConfig(vocab_size=256_000 + 8192))
-    built = FAMILIES["liquid"].network({"model_type": "gemma", "vocab_size": 264_192})
-    spec = built.module.spec
-    assert fits(built, theirs.state_dict())
-    assert (spec.layers, spec.heads, spec.head_dim, spec.hidden) == (28, 16, 256, 3072)
-    assert spec.max_positions == 2048 and not can_fuse(spec, torch.float32)
-    # Gemma's 8.5 billion with more ids, and the head's rows of codes once more
-    assert parameters(built) == 8_537_680_896 + 2 * 8192 * 3072
-
-
-SMALLER = {
-    "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
-    "num_attention_heads": 16, "num_key_value_heads": 16,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("size", "count"),
-    [({"num_hidden_layers": 30}, 6_658_899_968), (SMALLER, 1_518_608_384)],
-    ids=["7B", "1B"],
-)
-def test_published_sizes_of_janus(size, count) -> None:
-    """A config.json with the entries that the authors' files have; the others are defaults."""
-    text = {"vocab_size": 102400, "max_position_embeddings": 16384} | size
-    width = text.get("hidden_size", 4096)
-    config = transformers.JanusConfig(
-        text_config=transformers.LlamaConfig(**text).to_dict(),
-        vq_config={"projection_dim": width, "image_token_embed_dim": width},
-        vision_config={"projection_dim": width},
-    )
-    with torch.device("meta"):
-        state = transformers.JanusForConditionalGeneration(config).state_dict()
-    written = authors_config(config) | {"language_config": text}
-    for content, keys in ((config.to_dict(), state), (written, authors_state(state))):
-        built = FAMILIES["janus_pro"].network(content)
-        assert fits(built, keys) and parameters(built) == count
-        assert built.module.spec.vocab == 102400 + 16384

@@ -8,13 +8,9 @@ from families import PLAIN, PROMPTS, SMALL, decoded
 from small_lumina2 import CODEC, LUMINA2, SPECIAL, write_lumina2
 
 from configs.schema import SamplingSettings
-from models.base import ImageGrid
-from models.codecs.vqgan import VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, movqgan_files
-from models.registry import FAMILIES
+from models.codecs.vqgan_files import movqgan_files
 from models.target import TargetModel
 from models.targets.chameleon import FIRST_CODE
-from models.targets.prompts import room_for_prompts
 from runs.session import open_session
 
 TEXT, LAYOUTS = " A red cat, é.\n", ["lumina_mgpt2"]
@@ -87,32 +83,6 @@ def test_pixels_are_the_authors(original) -> None:
     pixels = (torch.arange(32 * 48 * 3).view(1, 32, 48, 3) * 37 % 256).byte()
     codes = [21, 16, 21, 16, 21, 16, 21, 22, 6, 21, 3, 14, 4, 15, 21, 3, 21, 16, 15, 16, 19, 16]
     assert images.encode(pixels)[0].tolist() == [*codes, 15, 16]
-
-
-def test_the_published_codec_has_270_million_parameters() -> None:
-    sizes = VqganConfig(256, (1, 2, 2, 4), 2, 4, 4, 16_384, 768, 32, True, True)
-    with torch.device("meta"):
-        model = build_vqmodel(sizes)
-    assert sum(weight.numel() for weight in model.parameters()) == 270_669_103
-    assert sizes.grid == (96, 96)
-
-
-def test_the_published_sizes() -> None:
-    """7B with 171,385 ids: 96 x 96 tokens and 96 row ends leave 928 positions for prompts."""
-    entries = {
-        "vocab_size": 171_385, "hidden_size": 4096, "intermediate_size": 11008,
-        "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 10240,
-    }  # fmt: skip
-    built = FAMILIES["lumina_mgpt2"].network(entries)
-    assert built.module.head.weight.shape == (16_384, 4096)
-    shapes = {key: tuple(built.module.get_parameter(s.parameter)[s.rows].shape)
-              for key, s in built.keys.items()}  # fmt: skip
-    shapes["lm_head.weight"] = (171_385, 4096)
-    shared = {key: (1, 128) for key in shapes if ".q_norm." in key or ".k_norm." in key}
-    assert len(shared) == 128 and built.faults(shapes | shared) == []
-    grid = ImageGrid(96, 96, row_end=151_670 - FIRST_CODE)
-    assert grid.slots(grid.tokens) == 9_312
-    assert room_for_prompts(built.module.spec, grid) == 928
 
 
 def test_the_tokenizer_needs_a_token_for_the_size(family, original) -> None:
