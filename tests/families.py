@@ -81,16 +81,16 @@ def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 
 
 @torch.inference_mode()
-def cached_logits(target: TargetModel, text: str, codes: list[int]) -> Tensor:
-    """Return logits (2, 1 + codes, vocab) after the prompt and every code, read one by one."""
-    rows = target.prompt(text, 2)
+def cached_logits(target: TargetModel, text: str, codes: list[int], guidance: int = 2) -> Tensor:
+    """Return logits (guidance, 1 + codes, vocab) after the prompt and every code, one by one."""
+    rows = target.prompt(text, guidance)
     length = rows.ids.shape[1]
-    shape = CacheShape(1, 2, length + len(codes))
+    shape = CacheShape(1, guidance, length + len(codes))
     cache = KVCache(target.spec, shape, target.dtype, target.device)
     context = cache.prefill(0, length, rows.starts, rows.origins)
     features = [target.read(rows, context)[:, -1:]]
     for step, code in enumerate(codes):
-        ids = torch.full((2, 1), code + target.vocab.first_id)
+        ids = torch.full((guidance, 1), code + target.vocab.first_id)
         view = CacheView(cache, torch.tensor([length + step]), length + step, 1)
         context = view.open(torch.zeros(1, 1).long(), torch.ones(1, 1, 1).bool())
         features.append(target.features(ids, context))
@@ -102,6 +102,14 @@ def decoded(
 ) -> list[Tensor]:
     """Return the codes of an image of every prompt, two images in flight."""
     return [image.codes for image in _images(session, method, sampling)]
+
+
+def greedy(session: Session, **own: float) -> Tensor:
+    """Return the codes of the last prompt's image at temperature 0; some of them differ."""
+    sampling = replace(session.settings.sampling, temperature=0.0, **own)
+    codes = decoded(session, PLAIN, sampling)[2]
+    assert len(codes.unique()) > 2
+    return codes
 
 
 def rounds(session: Session, method: MethodSettings) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 import transformers
 from browser import only_in_all
 from fakes import finished
-from families import PLAIN, PROMPTS, decoded, extracted
+from families import PLAIN, PROMPTS, cached_logits, extracted, greedy
 from PIL import Image
 from small import shapes_of, small_settings
 from small_glm_image import CODES, codes_of, write_glm_image, write_painter
@@ -27,7 +27,6 @@ from adt_tree.page.stage import Painter, Wish
 from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import SamplingSettings
-from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid, TargetOptions
@@ -86,22 +85,15 @@ def test_logits_in_both_grids(dtype, bound, share, tmp_path) -> None:
     """A prompt, then all tokens: rows of the small grid, its end, rows of the large one."""
     folder = write_glm_image(tmp_path / "glm", share)
     target = open_session(small_settings(folder, dtype, model="glm_image")).target
-    model, rows = oracle(folder), target.prompt(TEXT, 1)
-    length, count = rows.ids.shape[1], target.grid.tokens
-    codes = torch.randint(CODES, (1, count), generator=torch.Generator().manual_seed(3))
+    model, ids = oracle(folder), target.prompt(TEXT, 1).ids
+    size, generator = (1, target.grid.tokens), torch.Generator().manual_seed(3)
+    codes = torch.randint(CODES, size, generator=generator)
     with torch.no_grad():
-        read = model(input_ids=rows.ids, **their_grids(target), use_cache=True)
+        read = model(input_ids=ids, **their_grids(target), use_cache=True)
         cache = read.past_key_values
         more = model(input_ids=codes, **their_grids(target), past_key_values=cache).logits
     expected = torch.cat([read.logits[:, -1:], more], 1)[..., :CODES]
-    ours = KVCache(target.spec, CacheShape(1, 1, length + count), target.dtype, target.device)
-    with torch.inference_mode():
-        context = ours.prefill(0, length, rows.starts, rows.origins)
-        features = [target.read(rows, context)[:, -1:]]
-        view = CacheView(ours, torch.tensor([length]), length, count)
-        context = view.open(torch.arange(count)[None], torch.ones(1, count, count).tril().bool())
-        features.append(target.features(codes, context))
-        found = target.score(torch.cat(features, 1))
+    found = cached_logits(target, TEXT, codes[0].tolist(), guidance=1)
     assert expected.std() > 0.3
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=bound)
 
@@ -115,7 +107,7 @@ def test_a_greedy_image_is_that_of_transformers_generate(session, original) -> N
         rows.ids, **their_grids(target), max_new_tokens=target.grid.tokens, do_sample=False,
         suppress_tokens=forbidden,
     )  # fmt: skip
-    found = decoded(session, PLAIN, GREEDY)[2]
+    found = greedy(session)
     assert found.tolist() == ids[0, rows.ids.shape[1] :].tolist() and len(found.unique()) > 5
     picture = target.to_image(found[None])[0]
     assert picture.shape == (2, 3, 3) and codes_of(picture).flatten().equal(found[-6:])

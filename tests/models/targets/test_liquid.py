@@ -1,13 +1,10 @@
 """Liquid against transformers' Gemma: prompts, logits and whole images."""
 
 import torch
-from families import PLAIN, decoded
+from families import greedy
 from small_liquid import SIDE
 from transformers import GemmaForCausalLM
 
-from configs.schema import SamplingSettings
-
-GREEDY = SamplingSettings(cfg=3.0, temperature=0.0)
 TEXT, LAYOUTS = " A red cat.\n", ["liquid"]
 REQUEST = " Generate an image based on this description."
 
@@ -39,9 +36,8 @@ def test_a_greedy_image_is_that_of_the_authors_loop(session, theirs) -> None:
         code = (empty + 3.0 * (text - empty))[first:].argmax()
         ids = torch.cat([ids, (code + first).expand(2, 1)], 1)
         mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.bool)], 1)
-    found = decoded(session, PLAIN, GREEDY)[2]
-    expected = ids[0, rows.ids.shape[1] :] - first
-    assert found.tolist() == expected.tolist() and len(found.unique()) > 2
+    found = greedy(session)
+    assert torch.equal(found, ids[0, rows.ids.shape[1] :] - first)
     assert target.to_image(found[None]).shape == (1, 8, 8, 3)
 
 
