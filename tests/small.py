@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from configs.schema import RunSettings, SamplingSettings
 from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
+from models.base import TargetOptions
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import build_vqmodel, save_vqgan
 from models.files.network import public_state
+from models.registry import load_target
+from models.target import TargetModel
 from models.targets.llama import decoder_keys, decoder_spec, llama_spec
 from models.transformer import Transformer
 from runs.session import Session, open_session
@@ -42,6 +45,7 @@ class Sizes:
     words: tuple[str, ...] = ()  # more names of the tokenizer
 
 
+OPTIONS = TargetOptions(torch.float32, torch.device("cpu"))
 # the row's end, and sizes up to 5 cells
 SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(6))
 LUMINA = Sizes(halvings=4, words=SIZE_WORDS, positions=260)
@@ -261,6 +265,11 @@ def small_settings(
         sampling=SamplingSettings(**{"cfg": GUIDANCE.get(model, 3.0), **sampling}),
         **FLAGS.get(model, {}),
     )
+
+
+def loaded(folder: Path, model: str = "tiny", **options: object) -> TargetModel:
+    """Load a target in fp32."""
+    return load_target(model, str(folder), replace(OPTIONS, **options))
 
 
 def open_lumina(folder: Path, size: str) -> Session:

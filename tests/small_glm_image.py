@@ -1,16 +1,16 @@
 """A small GLM-Image with random weights, as transformers and diffusers write it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from small import randomised, special_tokenizer, write_llama_drafter
+from small import OPTIONS, randomised, special_tokenizer, write_llama_drafter
 from torch import Tensor
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from configs.schema import RunSettings
-from models.base import TargetOptions
 from models.targets import glm_image
 from models.targets.glm_image import GlmImage
 from runs.session import Session, open_session
@@ -45,8 +45,7 @@ def write_glm_image(root: Path, share: float = 0.5) -> Path:
     processor.mkdir()
     processor_files(processor)
     entries = GlmImage().entries(json.loads((folder / "config.json").read_text()))
-    options = TargetOptions(torch.float32, torch.device("cpu"), target_size="96x64")
-    target = GlmImage().load(folder, options)
+    target = GlmImage().load(folder, replace(OPTIONS, target_size="96x64"))
     write_llama_drafter(folder, entries, target.transformer)
     return folder
 

@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import torch
-from small import Sizes, randomised, special_tokenizer, write_llama_drafter, write_vqgan
+from small import OPTIONS, Sizes, randomised, special_tokenizer, write_llama_drafter, write_vqgan
 from transformers import GemmaConfig, GemmaForCausalLM
 
-from models.base import TargetOptions
 from models.targets.liquid import Liquid
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<boi>", "<eoi>", "<unconditional>")
@@ -38,7 +36,7 @@ def write_liquid(folder: Path) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     write_vqgan(folder / "tokenizer", Sizes(SIDE, CODES))
     entries = Liquid().entries(json.loads((folder / "config.json").read_text()))
-    target = Liquid().load(folder, TargetOptions(torch.float32, torch.device("cpu")))
+    target = Liquid().load(folder, OPTIONS)
     write_llama_drafter(folder, entries, target.transformer)
     return folder
 

@@ -4,16 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from browser import thinned
 from safetensors.torch import save_file
+from small import loaded
 
 import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from models.base import TargetOptions
-from models.registry import load_target
 from models.transformer import Blocks
 from runs.session import Session, open_session
 from scripts.gpu import count
@@ -126,7 +124,7 @@ def test_a_random_checkpoint_is_anoles_in_small(tmp_path, monkeypatch) -> None:
     write(output=str(folder), scale=32, layers=1)
     assert len(sizes) > 2 and max(sizes) <= 20_000_000, "all at once are too much at full size"
     assert main.main(["inspect", "--model", "anole", "--model_path", str(folder)]) == 0
-    target = load_target("anole", str(folder), TargetOptions(torch.float32, torch.device("cpu")))
+    target = loaded(folder, "anole")
     assert (target.grid.tokens, target.vocab.first_id, target.vocab.size) == (1024, 4, 8192)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     files = {path.name for path in folder.glob("*.safetensors")}

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import Sizes, write_checkpoint
+from small import OPTIONS, Sizes, write_checkpoint
 from tiny_runs import assert_resumes, seconds_per_call, updates, write_split
 
 from drafters.training.optimizers import Muon
-from models.base import TargetOptions
 from models.targets.chameleon import Chameleon
 from scripts.tiny import train_model
 from scripts.tiny.training import train_for
@@ -84,9 +83,8 @@ def test_photographs_train_the_tokens_alone_from_the_exported_weights(folders, t
         write_split(tmp_path, split, [{"index": 0, "caption": "a dog"}] * 8, codes)
     run = train_model.ModelRun(tmp_path, model, 4, torch.device("cpu"))
     run.start_from(model)
-    options = TargetOptions(torch.float32, torch.device("cpu"))
     weights = run.module.transformer.state_dict()
-    for key, value in Chameleon().load(model, options).transformer.state_dict().items():
+    for key, value in Chameleon().load(model, OPTIONS).transformer.state_dict().items():
         assert torch.equal(weights[key], value)
         assert torch.equal(run.average.values[f"transformer.{key}"], value)
     before = run.validate(2)

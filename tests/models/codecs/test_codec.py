@@ -4,15 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
+from small import OPTIONS
 from small_llamagen import write_llamagen
 
-from models.base import TargetOptions
 from models.codecs.codec import ADM, META, on_white
 from models.targets.llamagen import LlamaGen
-
-CPU = TargetOptions(torch.float32, torch.device("cpu"))
 
 
 def picture(width: int, height: int) -> Image.Image:
@@ -55,8 +52,8 @@ def test_transparency_is_white():
 
 def test_llamagen_cuts_captions_and_names_what_does_not_fit(tmp_path):
     folder = write_llamagen(tmp_path)
-    codec = LlamaGen(4).codec(folder, replace(CPU, vq_path=str(tmp_path / "vq_ds16_t2i.pt")))
+    codec = LlamaGen(4).codec(folder, replace(OPTIONS, vq_path=str(tmp_path / "vq_ds16_t2i.pt")))
     assert codec.size == (8, 8) and codec.length("a cat " * 100) == 9
     assert codec.encode(picture(8, 8)).shape == (16,)
     with pytest.raises(ValueError, match="--vq_path: missing"):
-        LlamaGen(4).codec(folder, CPU)
+        LlamaGen(4).codec(folder, OPTIONS)

@@ -8,13 +8,11 @@ import pytest
 import torch
 from damage import tensors
 from safetensors.torch import load_file, save_file
-from small import write_shards
+from small import loaded, write_shards
 
 import main
-from models.base import TargetOptions
 from models.codecs.vqgan import VqganConfig, json_config
 from models.files.chameleon_parts import find_tokenizer
-from models.registry import load_target
 
 SMALL_VQ = {"base_channels": 8, "channel_multiplier": [1, 2], "num_res_blocks": 1,
             "latent_channels": 4, "embed_dim": 4, "num_embeddings": 24, "resolution": 8,
@@ -31,9 +29,7 @@ def folder(checkpoint, tmp_path) -> Path:
 
 def pixels(folder: Path, tokenizer: Path | None = None) -> torch.Tensor:
     given = None if tokenizer is None else str(tokenizer)
-    options = TargetOptions(torch.float32, torch.device("cpu"), tokenizer_path=given)
-    target = load_target("anole", str(folder), options)
-    return target.to_image(torch.arange(16).view(1, 16))
+    return loaded(folder, "anole", tokenizer_path=given).to_image(torch.arange(16).view(1, 16))
 
 
 def pack(folder: Path, names: dict[str, str] | None = None, part: str = "") -> None:

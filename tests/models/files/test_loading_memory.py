@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import Sizes, store_weights, write_checkpoint, write_shards
+from small import Sizes, loaded, store_weights, write_checkpoint, write_shards
 
 from configs.schema import ROOT
-from models.base import TargetOptions
-from models.registry import load_target
 
 SIZES = Sizes(hidden=512, layers=8, heads=8, kv_heads=8)  # 85 MB
 
@@ -45,19 +43,15 @@ def peak(load: Callable[[], object]) -> int:
     return seen[0] - before
 
 
-def ours(folder: Path) -> object:
-    return load_target("tiny", str(folder), TargetOptions(torch.float32, torch.device("cpu")))
-
-
 def greedy(folder: Path) -> object:
     """A loader that reads everything first: the control."""
     state = torch.load(folder / "pytorch_model.bin")
-    return [value.clone() for value in state.values()], ours(folder)
+    return [value.clone() for value in state.values()], loaded(folder)
 
 
 def measure(folders: list[str]) -> list[int]:
-    ours(Path(folders[0]))  # the first load also imports the codec's library
-    peaks = [peak(lambda name=name: ours(Path(name))) for name in folders]
+    loaded(Path(folders[0]))  # the first load also imports the codec's library
+    peaks = [peak(lambda name=name: loaded(Path(name))) for name in folders]
     return [*peaks, peak(lambda: greedy(Path(folders[-1])))]
 
 

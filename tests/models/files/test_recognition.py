@@ -6,20 +6,17 @@ from dataclasses import replace
 
 import huggingface_hub
 import pytest
-import torch
 from damage import Damage, entries
 from families import SMALL
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from said import without_progress
-from small import small_settings
+from small import loaded, small_settings
 
 import main
 from configs.methods import MethodSettings
-from models.base import TargetOptions
 from models.files.folders import checkpoint_folder
 from models.files.recognition import refuse_other_model
-from models.registry import load_target
 from runs.session import open_session
 
 
@@ -159,5 +156,4 @@ def test_a_snapshot_in_the_cache_is_read_offline(monkeypatch, checkpoint, tmp_pa
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert checkpoint_folder("owner/name", "--model_path") == checkpoint
-    options = TargetOptions(torch.float32, torch.device("cpu"))
-    assert load_target("anole", "owner/name", options).vocab.size == 24
+    assert loaded("owner/name", "anole").vocab.size == 24

@@ -10,20 +10,14 @@ import pytest
 import torch
 from damage import Evil, read_state, write_state
 from families import same_weights
-from small import store_weights
+from small import loaded, store_weights
 
 import main
 from drafters.loading import load_drafter
-from models.base import TargetOptions
 from models.codecs.vqgan_files import load_vqgan
-from models.registry import load_target
 from models.target import TargetModel
 
 KINDS = ("safetensors", "bin", "sharded safetensors", "sharded bin")
-
-
-def load(folder: Path) -> TargetModel:
-    return load_target("tiny", str(folder), TargetOptions(torch.float32, torch.device("cpu")))
 
 
 def drafter(folder: Path, target: TargetModel) -> torch.nn.Module:
@@ -33,11 +27,11 @@ def drafter(folder: Path, target: TargetModel) -> torch.nn.Module:
 @pytest.mark.parametrize("kind", [*KINDS[1:], "old bin"])
 def test_file_formats_give_the_same_weights(kind, checkpoint, folder) -> None:
     store_weights(folder, kind)
-    assert same_weights(load(folder).transformer, load(checkpoint).transformer)
+    assert same_weights(loaded(folder).transformer, loaded(checkpoint).transformer)
 
 
 def test_a_drafter_without_an_embedding_takes_the_targets(checkpoint, folder) -> None:
-    path, target = folder / "drafter" / "model.safetensors", load(checkpoint)
+    path, target = folder / "drafter" / "model.safetensors", loaded(checkpoint)
     state = read_state(path)
     own = state.pop("embed_tokens.weight")
     write_state(path, state)
@@ -51,8 +45,8 @@ def test_a_drafter_without_an_embedding_takes_the_targets(checkpoint, folder) ->
 @pytest.fixture(params=["target", "drafter"])
 def part(request, checkpoint, folder) -> tuple[Path, Callable[[], object]]:
     if request.param == "target":
-        return folder, lambda: load(folder)
-    return folder / "drafter", lambda: drafter(folder, load(checkpoint))
+        return folder, lambda: loaded(folder)
+    return folder / "drafter", lambda: drafter(folder, loaded(checkpoint))
 
 
 def cut(path: Path, kept: float) -> None:
@@ -137,7 +131,7 @@ def test_files_that_run_code_are_refused(form, place, folder, tmp_path, capsys) 
     with pytest.raises(ValueError, match=path.name):
         if place.startswith("tokenizer"):
             load_vqgan(folder / "tokenizer")
-        drafter(folder, load(folder))
+        drafter(folder, loaded(folder))
     assert main.main(["inspect", "--model_path", str(folder)]) == 1
     assert path.name in capsys.readouterr().out and not evil.path.exists()
     with path.open("rb") as file:  # the payload works where code is allowed

@@ -6,15 +6,14 @@ import pytest
 import torch
 from counted import CountedCache
 from damage import read_state, write_state
-from small import Sizes, is_head_norm, randomised, write_checkpoint, write_parts
+from small import Sizes, is_head_norm, loaded, randomised, write_checkpoint, write_parts
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from decoding.cache import CacheShape
 from decoding.tree import DraftTree
-from models.base import Context, TargetOptions, TransformerSpec
+from models.base import Context, TransformerSpec
 from models.files.tokenizer_file import load_tokenizer
-from models.registry import load_target
 from models.target import TargetModel
 from models.targets.chameleon import ChameleonVocab
 from models.transformer import Transformer
@@ -59,7 +58,7 @@ def pair(request, tmp_path_factory) -> Pair:
         path = folder / "model.safetensors"
         state = {k: v[:1] if is_head_norm(k) else v for k, v in read_state(path).items()}
         write_state(path, {key: value.clone() for key, value in state.items()})
-    return Pair(theirs, load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
+    return Pair(theirs, loaded(folder))
 
 
 def random_ids(rows: int, n: int) -> Tensor:
@@ -151,7 +150,7 @@ def test_transformers_reads_what_we_write(tmp_path) -> None:
     theirs, report = model.from_pretrained(folder, output_loading_info=True)
     assert not report["unexpected_keys"] and not report["mismatched_keys"]
     assert all(key.startswith("model.vqmodel.") for key in report["missing_keys"])
-    pair = Pair(theirs.eval(), load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
+    pair = Pair(theirs.eval(), loaded(folder))
     ids = random_ids(2, 10)
     features = pair.ours.features(ids, Context(torch.arange(10).expand(2, -1)))
     pair.compare(features, pair.reference(ids))

@@ -8,18 +8,16 @@ import torch
 from damage import entries, read_state, tensors
 from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
 from PIL import Image
+from small import OPTIONS
 from small_liquid import FIRST
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
 from configs.schema import LanternSettings, MethodSettings, RunSettings
-from models.base import TargetOptions
 from models.registry import FAMILIES, load_codec
 from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
 
-CPU = torch.device("cpu")
-OPTIONS = TargetOptions(torch.float32, CPU)
 EAGLE = MethodSettings("eagle2")
 
 

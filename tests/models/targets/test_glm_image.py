@@ -14,7 +14,7 @@ from browser import only_in_all
 from fakes import finished
 from families import PLAIN, PROMPTS, cached_logits, extracted, greedy
 from PIL import Image
-from small import shapes_of, small_settings
+from small import OPTIONS, shapes_of, small_settings
 from small_glm_image import CODES, codes_of, write_glm_image, write_painter
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
@@ -29,7 +29,7 @@ from configs.fields import SettingsError
 from configs.schema import SamplingSettings
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
-from models.base import ImageGrid, TargetOptions
+from models.base import ImageGrid
 from models.codecs.glm_codec import vision_network
 from models.target import TargetModel
 from models.targets import glm_image
@@ -149,8 +149,7 @@ def test_codes_of_a_picture_are_those_of_transformers(original, tmp_path) -> Non
     large, small = encoded(original, pixels), encoded(original, resized(pixels, (13, 19)))
     assert codes[0].tolist() == [*small, *large] and len(set(large)) > 3
     assert read_about(tmp_path / "tokens")["preview"] == [13, 19]
-    options = TargetOptions(torch.float32, torch.device("cpu"))
-    lengths = GlmImage().codebook(original, options).norm(dim=-1)
+    lengths = GlmImage().codebook(original, OPTIONS).norm(dim=-1)
     torch.testing.assert_close(lengths, torch.ones(CODES))
 
 

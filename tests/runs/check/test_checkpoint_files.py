@@ -6,7 +6,7 @@ import pytest
 import torch
 from damage import cut, entry, faults, gone, inspected, rows
 from safetensors.torch import load_file
-from small import LUMINA, store_weights, write_checkpoint
+from small import LUMINA, loaded, store_weights, write_checkpoint
 
 import main
 from decoding.cache import CacheShape, KVCache
@@ -55,7 +55,7 @@ def test_memory_is_that_of_a_loaded_model(words, images, guidance, checkpoint, c
 
 def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
     memory = inspected(capsys, checkpoint)[1]["memory"]
-    target = load_target("tiny", str(checkpoint), TargetOptions(torch.float32, torch.device("cpu")))
+    target = loaded(checkpoint)
     linears = (module for module in target.transformer.modules() if isinstance(module, Linear))
     copies = sum(linear.weight.nbytes for linear in linears)
     assert memory["target copies on CPUs"] == copies > 0
