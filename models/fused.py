@@ -46,13 +46,14 @@ class Pass(ctypes.Structure):
 
 @dataclass
 class Weights:
-    """Addresses of the weights of all blocks, valid as long as these packed copies are in use."""
+    """What kernels read of all blocks, valid as long as these packed copies are in use."""
 
     dtype: torch.dtype  # of hidden states
     stored: torch.dtype  # in memory
     linears: list[Linear]
     packed: list[Panels]
     table: array  # (layers, 8) as `Layer` of `kernels/network.h` has it
+    rotation: Tensor  # (positions, 2 head_dim) cosines and signed sines
     changes: int  # `Linear.changes` when the copies were last compared
 
     @property
@@ -131,9 +132,9 @@ def _call(
     cached, spec, (rows, n, _) = context.cache, blocks.spec, x.shape
     # Expanded, not copied: a mask that rows or tokens share has the stride 0 there.
     memory, mask = cached.memory[0], context.mask.expand(rows, -1, n, -1)
+    assert memory.dtype == mask.dtype == weights.rotation.dtype
     # the names keep tensors alive whose addresses the call reads
-    rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
-    assert memory.dtype == mask.dtype == rotation.dtype
+    positions = context.positions.contiguous()
     slots, ends = cached.slots.contiguous(), cached.ends.contiguous()
     numbers = array("q", sorted(layers))
     # The kernels overwrite it.
@@ -144,7 +145,7 @@ def _call(
         *memory.stride()[:3], mask.stride(0), mask.stride(2),
         blocks.blocks[0].attention.rotate is rotate_pairs, spec.swin_norm, len(blocks.blocks),
         len(numbers),
-        spec.norm_eps, rotation.data_ptr(), positions.data_ptr(), mask.data_ptr(),
+        spec.norm_eps, weights.rotation.data_ptr(), positions.data_ptr(), mask.data_ptr(),
         slots.data_ptr(), ends.data_ptr(), numbers.buffer_info()[0],
         weights.table.buffer_info()[0], None if norm is None else norm.weight.data_ptr(),
         memory.data_ptr(),
@@ -154,7 +155,7 @@ def _call(
 
 
 def weights_of(blocks: Blocks) -> Weights | None:
-    """Return the addresses of the weights of blocks, or None if they cannot be fused."""
+    """Return what kernels read of blocks, or None if they cannot be fused."""
     weights = _weights.get(blocks)
     if weights is not None and weights.current:
         return weights
@@ -169,7 +170,8 @@ def weights_of(blocks: Blocks) -> Weights | None:
     check_size(Pass)
     # Norms are not watched: what moves them moves the matrices, too, which drop their copies.
     table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
-    _weights[blocks] = Weights(dtype, packed[0].stored, linears, packed, table, Linear.changes)
+    stored, rotation = packed[0].stored, blocks.rotary.table_in(dtype)
+    _weights[blocks] = Weights(dtype, stored, linears, packed, table, rotation, Linear.changes)
     return _weights[blocks]
 
 

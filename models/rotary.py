@@ -18,7 +18,6 @@ class Rotary(nn.Module):
         super().__init__()
         self.head_dim, self.max_positions, self.theta = head_dim, max_positions, theta
         self.table: Tensor | None = None  # (positions, 2 head_dim)
-        self.rounded: dict[torch.dtype, Tensor] = {}
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(rows, n) -> cosines and signed sines (rows, n, 1, head_dim)."""
@@ -28,11 +27,9 @@ class Rotary(nn.Module):
 
     def table_in(self, dtype: torch.dtype) -> Tensor:
         """Return the table (positions, 2 head_dim) rounded to a type, on a CPU; bf16 in fp32."""
-        if dtype not in self.rounded:
-            table = self._build(torch.device("cpu")).to(dtype)
-            # Rounded as in torch's passes, in the type that the kernels compute in.
-            self.rounded[dtype] = table.float() if dtype == torch.bfloat16 else table
-        return self.rounded[dtype]
+        table = self._build(torch.device("cpu")).to(dtype)
+        # Rounded as in torch's passes, in the type that the kernels compute in.
+        return table.float() if dtype == torch.bfloat16 else table
 
     def _build(self, device: torch.device) -> Tensor:
         frequency = self.theta ** -(
