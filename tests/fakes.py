@@ -182,10 +182,7 @@ class MadeNoise:
 
 
 def round_of(
-    shapes: Sequence[TreeShape],
-    decided: Sequence[int] | None = None,
-    noise: object = None,
-    keep_q: bool = False,
+    shapes: Sequence[TreeShape], decided: Sequence[int] | None = None, noise: object = None
 ) -> Round:
     """A round of images with these trees; decided: their image tokens."""
     largest, decided = largest_of(shapes), decided or [1] * len(shapes)
@@ -196,7 +193,7 @@ def round_of(
     uniform = all(shape == largest for shape in shapes)
     shape = RoundShape(len(shapes), *largest, 1, max(decided), uniform=uniform)
     table = torch.tensor(inputs)
-    return Round(shape, RoundInputs(table), noise or MadeNoise(), keep_q)
+    return Round(shape, RoundInputs(table), noise or MadeNoise())
 
 
 def result_of(

@@ -17,9 +17,6 @@ SETTINGS = AdtSettings(
 )
 
 
-ABC = [(2, 4), (1, 6), (2, 9)]  # accepted draft tokens and levels of three trees
-
-
 def controller(seed: int = 0, **changes: object) -> AdaptiveController:
     return AdaptiveController(replace(SETTINGS, **changes), NODES, ImageGrid(8, COLUMNS), seed)
 
@@ -38,29 +35,6 @@ def run(one: AdaptiveController, outcomes: list[Outcome]) -> list[tuple[int, int
             one.observe(result)
             position += result.accepted + 1
     return shapes
-
-
-BY_HAND = {
-    "alpha = beta counts as accepted": ({}, [(2, 4)], [(4, 4), (6, 3)]),
-    "less makes trees shallower and wider": ({}, [(1, 4)], [(4, 4), (2, 5)]),
-    # the node budget may prune a planned depth of 4 to 2 levels; alpha is then 1 of 2
-    "levels of the verified tree": ({}, [(1, 2)], [(4, 4), (6, 3)]),
-    "deepest": ({}, [(9, 9)] * 4, [(4, 4), (6, 3), (8, 2), (8, 2), (8, 2)]),
-    "widest": ({}, [(0, 9)] * 4, [(4, 4), (2, 5), (2, 6), (2, 6), (2, 6)]),
-    # Rows of 5: A decides 1-3, B 4-5, C 6-8. Position 4 has no tree above it and starts from the
-    # initial values, 6 is below 1 and starts from A, 9 is below 4 and starts from B.
-    "vertical": ({"init": "vertical"}, ABC, [(4, 4), (6, 3), (2, 5), (4, 4)]),
-    # the step follows the acceptance of the tree above; the first row has none, hence no step
-    "neighbour": (
-        {"init": "vertical", "alpha": "neighbour"}, ABC, [(4, 4), (4, 4), (6, 3), (2, 5)]
-    ),
-    "fixed": ({"init": "fixed"}, [(4, 4), (0, 4), (0, 4)], [(4, 4), (6, 3), (2, 5), (2, 5)]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "accepted", "shapes"), BY_HAND.values(), ids=BY_HAND)
-def test_shapes_by_hand(changes, accepted, shapes) -> None:
-    assert run(controller(**changes), [outcome(*result) for result in accepted]) == shapes
 
 
 def test_random_start_is_within_bounds_and_belongs_to_the_seed() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from small import open_lumina
+from test_replay import METHODS as REPLAYED
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
@@ -28,16 +29,8 @@ pytestmark = pytest.mark.usefixtures("plain_blocks")
 
 GPU = torch.device("cuda:0")
 JOBS = [Job("0", "a cat", 3), Job("1", "three small dogs", 4)]
-METHODS = [
-    MethodSettings(method="ar"),
-    MethodSettings(method="jacobi", window=6),
-    MethodSettings(method="static", tree="chain"),
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
-    MethodSettings(method="adt", proposal="topk"),
-    MethodSettings(method="recall", depth=3, width=3, nodes=8, window=6),
-    MethodSettings(method="eagle_recall", depth=3, width=3, nodes=8),
-    MethodSettings(method="block", depth=3, width=3, nodes=8, window=4),
-]
+# other rules judge trees on the host
+METHODS = [MethodSettings("adt", proposal="topk"), *(m for m in REPLAYED if m.verifier == "exact")]
 
 
 def empty_tensor(values, dtype=None, device=None, **_flags) -> Tensor:
@@ -115,7 +108,7 @@ def session(checkpoint, fake_gpu) -> Session:
     return on_fake_gpu(open_session(RunSettings(method=adt, **given)), fake_gpu)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.verifier}")
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.proposal}")
 def test_a_round_waits_once_and_stays_on_its_device(method, session, fake_gpu) -> None:
     decode(lambda: session.open_engine(method), fake_gpu)
 

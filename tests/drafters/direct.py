@@ -128,25 +128,19 @@ TREE = TreeShape(8, 4, 40)
 class Rounds:
     """The rounds of an EAGLE drafter without an engine, which is told what they decide."""
 
+    @torch.inference_mode()
     def __init__(
         self, session: Session, distribution: SamplingDistribution, images: Sequence[Image | Known]
     ):
         head, target = session.drafter.network, session.target
         self.drafter = EagleDrafter(head, target, distribution, TREE)
-        slots = max(image.prompt.ids.shape[1] for image in images) + 40
         self.grid, self.images = target.grid, list(images)
-        self.drafter.open(len(images), slots, Stopwatch(torch.device("cpu")))
-        self.done, self.lengths, self.pending = ([0] * len(images) for _ in range(3))
-        for row, image in enumerate(images):
-            self.begin(row, image)
-
-    @torch.inference_mode()
-    def begin(self, row: int, image: Image | Known) -> None:
-        length = image.prompt.ids.shape[1]
-        padded = [F.pad(f, (0, 0, length - len(f), 0), value=9.0) for f in image.features(0)]
-        self.drafter.prefill(row, image.prompt, torch.stack(padded), image.codes[:1])
-        self.images[row] = image
-        self.done[row], self.lengths[row], self.pending[row] = 1, length, 1
+        self.done, self.pending = [1] * len(images), [1] * len(images)
+        self.lengths = [image.prompt.ids.shape[1] for image in images]
+        self.drafter.open(len(images), max(self.lengths) + 40, Stopwatch(torch.device("cpu")))
+        for row, (image, length) in enumerate(zip(images, self.lengths, strict=True)):
+            padded = [F.pad(f, (0, 0, length - len(f), 0), value=9.0) for f in image.features(0)]
+            self.drafter.prefill(row, image.prompt, torch.stack(padded), image.codes[:1])
 
     def root(self) -> GrowingTree:
         """Start a round: its trees without nodes."""

@@ -58,14 +58,13 @@ def rounds_of(
     kind: type[JacobiDrafter],
     vocab: ImageVocab,
     largest: TreeShape,
-    images: int = 1,
     guess: str = "above",
     embedding: Tensor | None = None,
 ) -> Rounds:
-    """The rounds of a new drafter on images of 4 x 5 tokens."""
+    """The rounds of a new drafter on an image of 4 x 5 tokens."""
     numbers = {"device": torch.device("cpu"), "dtype": torch.float64}
     parts = {"grid": ImageGrid(4, 5), "vocab": vocab, "embedding": lambda: embedding}
     target = SimpleNamespace(**numbers, **parts)
     drafter = kind(target, guess, largest)
-    drafter.open(images, 100, None)
-    return Rounds(drafter, [1] * images)
+    drafter.open(1, 100, None)
+    return Rounds(drafter, [1])

@@ -13,9 +13,8 @@ from models.base import ImageVocab
 VOCAB = 4
 
 
-def drafter(guess: str = "above", window: int = 6, images: int = 1) -> Rounds:
-    shape = TreeShape(0, 1, window, window)
-    return rounds_of(JacobiDrafter, ImageVocab(0, VOCAB), shape, images, guess)
+def drafter(guess: str = "above") -> Rounds:
+    return rounds_of(JacobiDrafter, ImageVocab(0, VOCAB), TreeShape(0, 1, 6, 6), guess)
 
 
 def distributions(nodes: int, first: float = 0.0) -> Tensor:

@@ -23,21 +23,19 @@ Path = tuple[int, ...]
 ROOT = torch.zeros(1, 1, dtype=torch.long)
 
 
-def drafter(kind: type[JacobiDrafter] = RecallDrafter, images: int = 1) -> Rounds:
-    vocab = ImageVocab(TEXT, VOCAB)
-    rounds = rounds_of(kind, vocab, TreeShape(6, 3, 9, 6), images, embedding=EMBEDDING)
-    for image in range(images):
-        rounds.drafter.prefill(image, None, None, torch.tensor([3]))
+def drafter(kind: type[JacobiDrafter] = RecallDrafter) -> Rounds:
+    shape = TreeShape(6, 3, 9, 6)
+    rounds = rounds_of(kind, ImageVocab(TEXT, VOCAB), shape, embedding=EMBEDDING)
+    rounds.drafter.prefill(0, None, None, torch.tensor([3]))
     return rounds
 
 
-def growing(codes: list[int], *children: list[int]) -> GrowingTree:
-    """Roots of these codes, one per image, and a level of children below each."""
-    tree = GrowingTree.root(torch.tensor(codes), torch.float64)
+def growing(code: int, *children: int) -> GrowingTree:
+    """A root of this code, and a level of children below it."""
+    tree = GrowingTree.root(torch.tensor([code]), torch.float64)
     if children:
-        tokens = torch.tensor(children)[:, None]
-        picked = torch.zeros(len(codes), 1, dtype=torch.long)
-        tree = tree.extend(picked, tokens, -torch.ones(tokens.shape, dtype=torch.float64))
+        scores = -torch.ones(1, 1, len(children), dtype=torch.float64)
+        tree = tree.extend(ROOT, torch.tensor([[children]]), scores)
     return tree
 
 
@@ -72,14 +70,14 @@ def observed(tree: DraftTree = TREE, log_p: Tensor = LOG_P, path=(0, 1), bonus: 
 
 def test_the_root_recalls_all_nodes_at_its_position() -> None:
     rounds = observed()
-    log_q = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).log_q
+    log_q = rounds.drafter.expand(growing(2), ROOT, rounds.round()).log_q
     others = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
     torch.testing.assert_close(log_q[0, 0], expected((3, 1, 2), others))
 
 
 def test_absent_nodes_are_not_recalled() -> None:
     rounds = observed(tree_of([3, 1, 2, 4, 5, 0], [0, 0, 0, 1, 1, 2], absent=(4, 5)))
-    log_q = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).log_q
+    log_q = rounds.drafter.expand(growing(2), ROOT, rounds.round()).log_q
     torch.testing.assert_close(log_q[0, 0], LOG_P[0, 3])
 
 
@@ -87,12 +85,12 @@ def test_nodes_below_the_root_recall_by_their_own_path() -> None:
     """A round that accepts nothing (the target chose 5) leaves deeper nodes to the next one."""
     rounds = observed(path=(0,), bonus=5)
     found, round = rounds.drafter, rounds.round()
-    log_q = found.expand(growing([5]), ROOT, round).log_q
+    log_q = found.expand(growing(5), ROOT, round).log_q
     beside = {(3, 3, 1): LOG_P[0, 1], (3, 3, 2): LOG_P[0, 2]}
     # before the first code nothing is known: both read the same there
     recent = {(0, *path[1:]): value for path, value in beside.items()}
     torch.testing.assert_close(log_q[0, 0], expected((0, 3, 5), recent))
-    log_q = found.expand(growing([5], [0, 4]), torch.tensor([[1, 0]]), round).log_q
+    log_q = found.expand(growing(5, 0, 4), torch.tensor([[1, 0]]), round).log_q
     deeper = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
     for recalled, code in zip(log_q[0], (4, 0), strict=True):
         torch.testing.assert_close(recalled, expected((3, 5, code), deeper))
@@ -104,8 +102,8 @@ def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
     recalled = []
     for each in (rounds, plain):
         round = each.round()
-        each.drafter.recall(growing([2]), ROOT, round)
-        tree = growing([2], [0, 4])
+        each.drafter.recall(growing(2), ROOT, round)
+        tree = growing(2, 0, 4)
         recalled.append(each.drafter.recall(tree, torch.tensor([[0, 1]]), round))
     one, other = recalled
     torch.testing.assert_close(one.draft.log_q, other.draft.log_q)
@@ -116,7 +114,7 @@ def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
 
 def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
     rounds = observed(log_p=LOG_P.masked_fill(torch.arange(VOCAB) == 4, -torch.inf))
-    log_q = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).log_q
+    log_q = rounds.drafter.expand(growing(2), ROOT, rounds.round()).log_q
     assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
 
 
@@ -130,11 +128,11 @@ def similarity(tokens: Path, path: Path) -> float:
 
 def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
     rounds = observed()
-    recalled = rounds.drafter.recall(growing([2]), ROOT, rounds.round())
+    recalled = rounds.drafter.recall(growing(2), ROOT, rounds.round())
     m = max(similarity((3, 1, 2), path) for path in [(3, 1, 4), (3, 1, 5), (3, 2, 0)])
     assert recalled.share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
     trust = recalled.draft.trust.item()
     assert trust == pytest.approx(math.exp(TRUST_MIXED[1] * max(m, 0) ** 3))
     least, slope = TRUST_ALONE
-    alone = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).trust.item()
+    alone = rounds.drafter.expand(growing(2), ROOT, rounds.round()).trust.item()
     assert alone == pytest.approx(math.exp(least + slope * max(m, 0) ** 3))

@@ -18,8 +18,6 @@ from configs.schema import MethodSettings, SamplingSettings
 from decoding.cache import CacheShape
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from models.base import ImageRope
-from models.rotary import RotaryGrid, rotate_pairs
 from models.targets.captions import clean_caption
 from runs.exactness import gap
 from runs.session import Session
@@ -64,17 +62,6 @@ def test_a_long_caption_loses_its_end(original, session) -> None:
     features, mask = t5_features(original, text, SIZES.slots)
     assert mask.all() and prompt.starts.tolist() == [0]
     assert torch.equal(prompt.condition[0], features.double())
-
-
-def test_rotation_by_row_and_column_and_zero_vectors_in_the_prompt() -> None:
-    rotary = RotaryGrid(16, 5 + 9 + 2, 10000.0, ImageRope(5, 3))
-    x = torch.randn(1, 16, 2, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = rotate_pairs(x, *rotary(torch.arange(16)[None], x.dtype))
-    assert not found[:, :5].any() and not found[:, 14:].any()
-    turn = reference.turns(5, 3, 16)
-    expected = torch.view_as_complex(x[:, :14].unflatten(-1, (-1, 2))) * turn[None, :, None]
-    torch.testing.assert_close(found[:, :14], torch.view_as_real(expected).flatten(-2), **TOLERANCE)
-    torch.testing.assert_close(found[0, 5], x[0, 5])  # cell (0, 0)
 
 
 def expected_features(original: Path, session: Session, text: str, codes: list[int]) -> Tensor:
