@@ -56,6 +56,7 @@ def blocks(page: str) -> list[Block]:
     for comments, language, text in _BLOCK.findall(read(page)):
         marks = tuple(_COMMENT.findall(comments))
         assert all(kind in _KINDS for kind, _ in marks), f"{page}: {marks}"
+        assert ("not run", "") not in marks, f"{page}: say why this block is not run:\n{text}"
         found.append(Block(language, text, marks))
     return found
 

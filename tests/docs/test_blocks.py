@@ -1,17 +1,25 @@
-"""The documentation's commands and programs run: some in `make test`, all in `make test-all`."""
+"""The documentation's commands and programs run: some in `make test`, all in `make test-all`, and
+those of the OpenAI image API against the server of `demo`.
+"""
 
+import base64
+import io
+import json
 import os
 import shutil
+import signal
 import sys
 from itertools import groupby
 from pathlib import Path
 
 import pytest
-from browser import ALL
+from browser import ALL, only_in_all, serving
 from markdown_pages import PAGES, Block, blocks
+from PIL import Image, ImageChops
 from program import FOLDERS
 from ran import ran
 
+from adt_tree import Pipeline
 from configs.targets import ROOT
 
 LANGUAGES = ("bash", "python")
@@ -30,9 +38,8 @@ def runnable(page: str) -> list[Block]:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """As after `source .venv/bin/activate`, without network; costs of rounds are measured once."""
     here = os.path.dirname(sys.executable)
-    own = {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    own |= {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
-    return own | {"MPLBACKEND": "Agg"}
+    own = {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    return own | {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "MPLBACKEND": "Agg"}
 
 
 @pytest.fixture
@@ -89,7 +96,33 @@ def _run(language: str, text: str, checkout: Path, environment: dict[str, str]) 
     assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
-def test_blocks_that_are_not_run_say_why() -> None:
-    for page in PAGES:
-        for block in blocks(page):
-            assert block.mark("not run") != "", f"{page}: {block.text}"
+USUAL = "127.0.0.1:7860"
+EXAMPLES = [block for block in blocks("docs/generating.md") if f"{USUAL}/v1" in block.text]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("server")) as (own, process):
+        yield own
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (0, 130) and "Traceback" not in process.stdout.read()
+
+
+@only_in_all
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.language)
+def test_an_example_runs(block, address: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euc"]
+    done = ran([*program, block.text.replace(USUAL, address)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    if block.language == "python":
+        file = (tmp_path / "red.png").read_bytes()
+    else:
+        file = base64.b64decode(json.loads(done.stdout)["data"][0]["b64_json"])
+    method = "jacobi" if block.language == "python" else None
+    pipe = Pipeline.from_pretrained("tiny", method=method, device="cpu", progress_bar=False)
+    wanted = pipe("a red circle", seed=7).images[0]
+    assert ImageChops.difference(Image.open(io.BytesIO(file)), wanted).getbbox() is None
+
+
+def test_there_is_an_example_in_each_language() -> None:
+    assert {block.language for block in EXAMPLES} == {"bash", "python"}
