@@ -1,9 +1,11 @@
 """Ways to damage a checkpoint folder, and what `inspect` and `generate_images` say about it."""
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -131,6 +133,18 @@ def tensors(name: str = "model.safetensors", without: str = "", **values: Tensor
         state.update({name.replace("__", "."): value for name, value in values.items()})
 
     return weights(change, name)
+
+
+def fill_disk(monkeypatch, name: str, turn: int = 1) -> None:
+    """Let the disk be full from the n-th time on that a file whose name holds this is flushed."""
+    sync, turns = os.fsync, count(1)
+
+    def full(number: int) -> None:
+        if name in os.readlink(f"/proc/self/fd/{number}") and next(turns) >= turn:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", full)
 
 
 class Evil:

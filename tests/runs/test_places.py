@@ -1,11 +1,11 @@
 """Every command at every kind of place that cannot be written or read: one line."""
 
-import errno
-import os
+import shlex
 from pathlib import Path
 
 import pytest
 from browser import thinned
+from damage import fill_disk
 from made_runs import scenes, write_run
 
 import main
@@ -34,9 +34,7 @@ def errors(capsys) -> list[str]:
 
 @pytest.mark.parametrize("place", thinned(PLACES))
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_place_that_cannot_be_written_is_one_line(
-    tmp_path, monkeypatch, capsys, one_thread, command, place
-):
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys, command, place):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("mine")
     flag, words = COMMANDS[command]
@@ -67,7 +65,8 @@ def test_a_place_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys, 
     assert place[:80] in said
 
 
-_QUICK = "--num_images 1 --device cpu"
+_QUICK = "--num_images 1 --device cpu --prompt 'a cat, #1' --model_path {} --output_dir out"
+_READ = "--output_dir run --ref_dir run/img --report_dir report --cache_dir cache"
 
 
 @pytest.mark.parametrize(
@@ -75,31 +74,18 @@ _QUICK = "--num_images 1 --device cpu"
     [
         ("00000_0.png", f"generate_images --method jacobi {_QUICK}", '"target_forwards": '),
         ("benchmark.json", f"benchmark --methods ar,jacobi --repeats 1 {_QUICK}", "| jacobi | "),
-        ("sweep.jsonl", f"benchmark --sweep SWEEP --repeats 1 {_QUICK}", '"cell": "adt:nodes=2", '),
-        ("speed.md", "evaluate --metrics none --images 0", "| run | ar | "),
-        (".npy", "evaluate --metrics tiny_fid --images 0", "speed, tiny_fid"),
+        ("sweep.jsonl", f"benchmark --sweep s.yaml --repeats 1 {_QUICK}", '"cell": "adt:nodes=2",'),
+        ("speed.md", f"evaluate --metrics none --images 0 {_READ}", "| run | ar | "),
+        (".npy", f"evaluate --metrics tiny_fid --images 0 {_READ}", "speed, tiny_fid"),
     ],
 )
 def test_figures_are_printed(checkpoint, tmp_path, monkeypatch, capsys, file, words, printed):
-    sync = os.fsync
-
-    def full(number: int) -> None:
-        if file in os.readlink(f"/proc/self/fd/{number}"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(number)
-
-    (tmp_path / "sweep.yaml").write_text("base: adt\naxes: {nodes: [2]}\nmethods: jacobi\n")
-    words = words.replace("SWEEP", str(tmp_path / "sweep.yaml")).split()
-    if words[0] == "evaluate":
-        write_run(tmp_path / "run", *scenes(2))
-        words += ["--output_dir", str(tmp_path / "run"), "--cache_dir", str(tmp_path / "cache")]
-        words += ["--report_dir", str(tmp_path / "report")]
-        words += ["--ref_dir", str(tmp_path / "run/img")]
-    else:
-        words += ["--prompt", "a cat, #1", "--model_path", str(checkpoint)]
-        words += ["--output_dir", str(tmp_path / "out")]
-    monkeypatch.setattr(os, "fsync", full)
-    assert main.main(words) == (0 if file == ".npy" else 2 if file.endswith(".png") else 1)
+    monkeypatch.chdir(tmp_path)
+    Path("s.yaml").write_text("base: adt\naxes: {nodes: [2]}\nmethods: jacobi\n")
+    write_run(Path("run"), *scenes(2))
+    fill_disk(monkeypatch, file)
+    code = main.main(shlex.split(words.format(checkpoint)))
+    assert code == (0 if file == ".npy" else 2 if file.endswith(".png") else 1)
     told = capsys.readouterr()
     assert printed in told.out, told.err
     assert "No space left on device" in told.err

@@ -110,12 +110,6 @@ def test_a_load_spike_in_one_measurement_marks_the_row_and_does_not_move_it(imag
     assert table([row], images).splitlines()[-2] == f"(!) adt: {text}"
 
 
-def test_few_measurements_have_no_interval_and_are_not_bold() -> None:
-    row = Machine().row(repeats=1, jobs=JOBS[:2])
-    assert row["speedup_low"] is None and row["speedup_high"] is None
-    assert f"| {row['speedup']:.2f} |" in shown(row)
-
-
 def test_the_interval_is_that_of_the_sign_test() -> None:
     stats = pytest.importorskip("scipy.stats")
     for count in (6, 7, 8, 9, 24, 100, 2000):

@@ -11,11 +11,6 @@ from eval.metrics.intervals import jackknife, mean_interval, paired_ratio, share
 from eval.metrics.precision_recall import covered, radii
 
 
-def test_distance_to_itself_is_zero_also_for_few_images():
-    rows = np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
-    assert 0 <= frechet_distance(Gaussian.of(rows), Gaussian.of(rows)) < 1e-6
-
-
 @pytest.fixture
 def features() -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of generated and of real images, float64, that overlap in part."""

@@ -26,8 +26,6 @@ from scenes.painting import rendered_scenes
 
 COUNT = 24
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def drawn():
@@ -134,7 +132,7 @@ def scores_of(chosen: EvaluateSettings) -> tuple[dict, list[str]]:
 def test_identical_folders_have_distance_zero_and_the_same_manifold(folders, tmp_path):
     flags = {"ref_dir": str(folders[0] / "img"), "metrics": "tiny_fid,tiny_pr"}
     scores, skipped = scores_of(settings_of(tmp_path, folders[0], **flags))
-    assert not skipped and abs(scores["ar"]["tiny_fid"].value) < 1e-4
+    assert not skipped and 0 <= scores["ar"]["tiny_fid"].value < 1e-4
     assert scores["ar"]["tiny_pr.precision"].value == scores["ar"]["tiny_pr.recall"].value == 1
 
 

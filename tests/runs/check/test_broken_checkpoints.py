@@ -133,11 +133,6 @@ CASES = {
 }
 
 
-def test_a_whole_checkpoint(folder, capsys) -> None:
-    code, report = inspected(capsys, folder)
-    assert code == 0 and not faults(report) and generated(capsys, folder)[0] == 0
-
-
 @pytest.mark.parametrize("name", thinned(CASES))
 def test_inspect_foretells_what_generate_images_says(name, folder, capsys) -> None:
     damage, words, (row,) = CASES[name]

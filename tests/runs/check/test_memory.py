@@ -1,7 +1,5 @@
 """`inspect` names the memory that an engine allocates, and the room for prompts."""
 
-from dataclasses import replace
-
 import pytest
 from damage import entries, faults, inspected, rows
 from families import SMALL
@@ -95,15 +93,6 @@ def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
     assert line["state"] != "FAULT" and f": prompts of up to {room} tokens; " in line["text"]
     ends = session.target.grid.row_end is not None
     assert (" row ends of " in line["text"]) is ends
-
-
-def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
-    settings = SMALL["emu3"].settings(SMALL["emu3"].write(tmp_path), "fp32")
-    small, large = (
-        report_on(capsys, replace(settings, target_size=size))[1] for size in ("40x32", "72x64")
-    )
-    assert small["memory"]["noise"] * 72 == large["memory"]["noise"] * 20
-    assert "72 image tokens and 8 row ends of 260 positions" in rows(large)[SEQUENCE]["text"]
 
 
 @pytest.mark.parametrize("model", MODELS)

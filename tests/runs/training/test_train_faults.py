@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from damage import Damage, a_folder, content, cut
+from damage import Damage, a_folder, content, cut, fill_disk
 from said import without_progress
 from test_train import curve, folders, run, words
 
 import main
-import support.durable
 
 __all__ = ["folders"]  # the fixture
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +85,7 @@ def test_a_full_disk_costs_at_most_the_steps_since_the_last_checkpoint(
     folders, trained, tmp_path, capsys, monkeypatch, name
 ):
     """The same command goes on, once there is space, to the same figures."""
-    sync, calls = support.durable.os.fsync, []
-
-    def full(path) -> None:
-        calls.append(path)
-        if len(calls) == (2 if name == "state.pt" else 1):
-            raise OSError(28, "No space left on device")
-
-    def flush(file) -> None:
-        if name in Path(file.name).name:
-            full(file.name)
-        sync(file.fileno())
-
-    monkeypatch.setattr(support.durable, "flush_to_disk", flush)
-    if name == "log.jsonl":
-        monkeypatch.setattr(support.durable.os, "fsync", full)
+    fill_disk(monkeypatch, name, turn=2 if name == "state.pt" else 1)
     code, said = train(folders, tmp_path, capsys)
     assert code == 1 and len(said.splitlines()) == 1
     assert said.startswith("error: ") and name in said and "No space left on device" in said
