@@ -11,7 +11,9 @@ import pytest
 if TYPE_CHECKING:  # not everyone who runs the tests has a browser
     from playwright.sync_api import Browser
 
-# Without a GPU, kernels of Triton are interpreted. It asks when it is imported, which torch does.
+# What torch asks when it is imported: small networks are faster on one thread, and without a GPU
+# kernels of Triton are interpreted.
+os.environ["OMP_NUM_THREADS"] = "1"
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -21,17 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    """Small networks are faster on one thread."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

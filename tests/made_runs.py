@@ -83,12 +83,7 @@ def write_records(folder: Path, lines: Sequence[dict]) -> None:
     (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def read_records(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-
-
 def pictures(folder: Path) -> dict[str, bytes]:
-    """Return the image files of a run."""
     return {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
 
 

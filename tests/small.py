@@ -24,8 +24,6 @@ from models.transformer import Transformer
 from runs.session import Session, open_session
 from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
 
-torch.set_num_threads(1)  # small matrices; the machine has few cores
-
 
 @dataclass(frozen=True)
 class Sizes:

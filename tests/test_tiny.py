@@ -26,7 +26,6 @@ INDICES = range(300, 308 if ALL else 303)  # test scenes
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    torch.set_num_threads(1)
     return open_session(RunSettings(prompt="a red circle", batch_size=4, device="cpu"))
 
 

@@ -1,8 +1,5 @@
 """Pointers, pages, messages and empty files are named wherever a file is read."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -25,7 +22,7 @@ INSTEAD = {
     "a server's message, 'entry not found'": b"Entry not found",
     "an empty file": b"",
 }
-READERS: dict[str, Callable[[Path], object]] = {
+READERS = {
     "config.json": read_object,
     "model.safetensors": read_header,
     "tokens.safetensors": read_shard,

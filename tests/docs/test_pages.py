@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -63,14 +64,9 @@ def commands(page: str) -> list[list[str]]:
     found = []
     for line in map(str.strip, lines):
         if start := next((s for s in starts if line.startswith(f"{s} ")), None):
-            found.append(_before_shell(shlex.split(line, comments=True)[len(start.split()) :]))
+            words = shlex.split(line, comments=True)[len(start.split()) :]  # up to a pipe or file
+            found.append([*takewhile(lambda word: word[0] not in "|>&;", words)])
     return found
-
-
-def _before_shell(words: list[str]) -> list[str]:
-    """The words of a command before a pipe or a redirection."""
-    ends = [n for n, word in enumerate(words) if word[0] in "|>&;"]
-    return words[: min(ends, default=len(words))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/commands.md"])

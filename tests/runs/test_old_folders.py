@@ -21,7 +21,6 @@ TRAINING = [
     "--batch_size=4", "--holdout=4", "--eval_images=1", "--save_every=2", "--log_every=1",
     "--output_dir=training", *PLACE,
 ]  # fmt: skip
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

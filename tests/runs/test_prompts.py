@@ -138,8 +138,7 @@ def test_random_subset(ten):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"),
-    [("num_images", 11), ("sample", 11), ("slice", "10-12"), ("slice", "0-11")],
+    ("flag", "value"), [("num_images", 11), ("sample", 11), ("slice", "10-12"), ("slice", "0-11")]
 )
 def test_more_than_there_is_is_refused(ten, flag, value):
     with pytest.raises(SettingsError, match=f"--{flag}: expected .*10.*got .*"):

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def check(folder: Path, checkpoint: Path, *words: str) -> CompletedProcess[str]:
     variables = {"PY": sys.executable, "OUT": str(folder), "MODEL": str(checkpoint)}
-    return ran(["bash", "scripts/gpu/check.sh", *words], OMP_NUM_THREADS="1", **variables)
+    return ran(["bash", "scripts/gpu/check.sh", *words], **variables)
 
 
 def measured(path: Path) -> dict[str, dict]:

@@ -29,13 +29,8 @@ from support.border import Failure
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 TINY = "run.sh tiny configs/prompts/tiny_test.txt"
-COCO = {
-    "images": [{"id": 7, "file_name": "7.jpg"}, {"id": 3, "file_name": "3.jpg"}],
-    "annotations": [
-        {"id": 1, "image_id": 3, "caption": "a cat"},
-        {"id": 2, "image_id": 7, "caption": "two dogs"},
-    ],
-}
+CAPTIONS = [{"image_id": 3, "caption": "a cat"}, {"image_id": 7, "caption": "two dogs"}]
+COCO = {"images": [{"id": 7}, {"id": 3}], "annotations": CAPTIONS}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 PROMPTS = {"coco": ("captions.json", json.dumps(COCO)), "parti": ("prompts.tsv", PARTI)}
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes

@@ -1,7 +1,5 @@
 """Functions that a compiler may take: only while it is on, and not where gradients are recorded."""
 
-from collections.abc import Callable
-
 import torch
 
 from support.compiler import compiling, fused
@@ -14,9 +12,9 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_only_while_it_is_on() -> None:
-    taken: list[tuple[str, bool]] = []
+    taken = []
 
-    def compiler(function: Callable, any_size: bool) -> Callable:
+    def compiler(function, any_size):
         taken.append((function.__name__, any_size))
         return function
 

@@ -1,8 +1,6 @@
 """Files after a failed write: the old content stays, and the error names the file."""
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ from support.json_files import JsonLog, read_lines, read_object
 from support.training_state import save_state
 
 STATE = {"step": 2, "weights": torch.ones(50_000)}
-WRITERS: dict[str, Callable[[Path], None]] = {
+WRITERS = {
     "replace_file": lambda path: replace_file(path, b"new" * 50_000),
     "append_lines": lambda path: append_lines(path, [{"id": "a", "text": "x" * 50_000}]),
     "save_state": lambda path: save_state(path, STATE),
@@ -22,7 +20,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.fixture
-def full_disk(monkeypatch) -> Callable[[], None]:
+def full_disk():
     """Return what fills the disk: files then take 1,000 bytes of a write, and no more."""
     resource = pytest.importorskip("resource")
     import signal

@@ -34,9 +34,6 @@ def _attributes(*records):
     return [Attributes.from_record(record) for record in records]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.fixture(scope="module")
 def scenes():
     drawn = [sample_scene("train", i) for i in range(8)]

@@ -9,8 +9,7 @@ from made_runs import scenes, write_pair
 import main
 
 COUNT = 12
-
-pytestmark = [needs_browser, pytest.mark.usefixtures("one_thread")]
+pytestmark = needs_browser
 
 _MEASURE = """() => ({
   wide: document.documentElement.scrollWidth,

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import read_records, rounds_of, write_records, write_run
+from made_runs import rounds_of, write_records, write_run
 from PIL import Image
 
 from configs.fields import SettingsError
 from eval.metrics.base import Unavailable
 from eval.report.run import accepted_by_position, read_maps, read_reference, read_run, read_runs
+from support.json_files import read_lines
 
 GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(4)]
 
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_images_stand_with_their_own_prompts_whatever_the_order(folder):
-    write_records(folder, read_records(folder)[::-1])
+    write_records(folder, read_lines(folder / "records.jsonl")[::-1])
     run = read_run(str(folder), "run")
     pairs = dict(zip([path.stem for path in run.images.paths], run.images.prompts, strict=True))
     assert pairs == {f"0000{n}_0": f"prompt {n}" for n in range(4)}
@@ -33,7 +34,7 @@ def test_faults_are_named_and_the_rest_is_used(folder):
     (folder / "img/00000_0.png").write_bytes(b"no image")
     (folder / "img/00001_0.png").unlink()
     Image.fromarray(GREY[0]).save(folder / "img/00009_0.png")
-    lines = read_records(folder)
+    lines = read_lines(folder / "records.jsonl")
     poor = lines[2] | {"id": "00004_0", "seconds": None}
     write_records(folder, [*lines, lines[3] | {"tokens_sha256": "other"}, lines[2], poor])
     run = read_run(str(folder), "run")
@@ -50,7 +51,7 @@ def test_faults_are_named_and_the_rest_is_used(folder):
 def test_an_image_that_was_exchanged_is_left_out(folder):
     pictures = [folder / f"img/0000{number}_0.png" for number in range(4)]
     hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures]
-    lines = zip(read_records(folder), hashes, strict=True)
+    lines = zip(read_lines(folder / "records.jsonl"), hashes, strict=True)
     write_records(folder, [line | {"image_sha256": saved} for line, saved in lines])
     assert read_run(str(folder), "run").images.left_out == ()
     pictures[2].write_bytes(pictures[3].read_bytes())
@@ -107,7 +108,7 @@ def test_reference_folders(tmp_path):
 
 def test_records_without_figures_and_other_lines_are_left_out(folder):
     wrong = [{"seconds": 0}, {"target_forwards": "many", "seed": 1.5}, {"mean_depth": float("nan")}]
-    lines = zip(read_records(folder), [*wrong, {}], strict=True)
+    lines = zip(read_lines(folder / "records.jsonl"), [*wrong, {}], strict=True)
     write_records(folder, [line | change for line, change in lines])
     path = folder / "records.jsonl"
     path.write_bytes(b"\xff\n" + path.read_bytes() + b'{"id": "0')

@@ -1,7 +1,5 @@
 """Speed rows by hand, their tables and their words."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from made_runs import made_record, write_records, write_run
@@ -18,7 +16,7 @@ FASTER = {"seconds": 1.0, "target_forwards": 86, "mean_depth": 4.0, "tau": 3.0}
 
 
 @pytest.fixture
-def make(tmp_path) -> Callable[..., Run]:
+def make(tmp_path):
     """Write and read a run of nine images with other settings and records than plain decoding."""
 
     def run(name: str, settings: dict | None = None, **record: object) -> Run:
@@ -33,7 +31,7 @@ def plain(make) -> Run:
 
 
 @pytest.fixture
-def adt(make) -> Callable[..., Run]:
+def adt(make):
     """The same for a run by adt, which is twice as fast."""
     return lambda settings=None, **record: make(
         "adt", {"method": "adt"} | (settings or {}), **(FASTER | record)

@@ -74,7 +74,7 @@ def flip_decoder(state: State) -> None:
             state[key] = state[key].flip(1).contiguous()
 
 
-def test_the_shipped_model_passes(one_thread, monkeypatch) -> None:
+def test_the_shipped_model_passes(monkeypatch) -> None:
     some = {name: METHODS[name] for name in ("ar", "jacobi", "adt")}  # small models try all
     monkeypatch.setattr(loaded, "METHODS", some)
     rows = ran()
@@ -97,7 +97,7 @@ def test_the_shipped_model_passes(one_thread, monkeypatch) -> None:
         ]
     ),
 )
-def test_codes_that_the_model_does_not_know(name, key, tmp_path, one_thread) -> None:
+def test_codes_that_the_model_does_not_know(name, key, tmp_path) -> None:
     """Logits look plausible, and a codec with its codes in another order is as good as before."""
     folder = changed(TINY, name, shuffle_rows(key), tmp_path / "model")
     checkpoint = opened(model_path=folder)
@@ -108,7 +108,7 @@ def test_codes_that_the_model_does_not_know(name, key, tmp_path, one_thread) -> 
 
 
 @only_in_all
-def test_one_of_two_shards_is_of_another_model(tmp_path, one_thread) -> None:
+def test_one_of_two_shards_is_of_another_model(tmp_path) -> None:
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))
     weights(replace_weights, write_shards(folder, "safetensors")[1])(folder)
     checkpoint = opened(model_path=str(folder))
@@ -117,14 +117,14 @@ def test_one_of_two_shards_is_of_another_model(tmp_path, one_thread) -> None:
     assert check("drafter", checkpoint).state == "FAULT"
 
 
-def test_a_codec_of_mixed_parts(tmp_path, one_thread) -> None:
+def test_a_codec_of_mixed_parts(tmp_path) -> None:
     name = "tokenizer/vqgan.safetensors"
     row = check("codec", opened(model_path=changed(TINY, name, flip_decoder, tmp_path / "model")))
     assert row.state == "FAULT" and "not of one model" in row.details[0]
     assert row.figures["psnr"] < 18
 
 
-def test_another_drafter(tmp_path, one_thread) -> None:
+def test_another_drafter(tmp_path) -> None:
     """The target is well; the drafter's sizes fit, its weights are another's."""
     place = tmp_path / "drafter"
     folder = changed(TINY / "drafter", "model.safetensors", replace_weights, place)
