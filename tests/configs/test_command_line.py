@@ -62,13 +62,6 @@ def recipe(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("text", ["-x", "--seed", "--", "--help"])
-def test_text_with_dashes_needs_the_equals_sign(text):
-    assert words_of(f"--prompt={text}") == {"prompt": text}
-    with pytest.raises(SettingsError, match=r"--prompt: .*got the flag .*--prompt=VALUE"):
-        words_of("--prompt", text)
-
-
 def test_switches():
     for words in ("--trace", "--trace --seed 1", "--trace true"):
         assert words_of(*words.split())["trace"] == "true"

@@ -19,7 +19,7 @@ SHORT = {
     "hub": "generate_images --prompt x --model_path owner/name --method ar",
     "samples": "extract_tokens --output_dir out --model_path model --from_prompts --num_images 3",
 }
-WORDS = """
+CASES = """
 generate                     : command: expected generate_images, …got 'generate'. Did you mean gene
 --prompt 'a cat'             : command: expected generate_images, benchmark…got '--prompt'
 __class__                    : command: …got '__class__'
@@ -30,6 +30,9 @@ generate_images a cat        : 'a': a word without a flag. Put a prompt with spa
 generate_images --prompt a b : 'b': a word without a flag
 generate_images --prompt     : --prompt: expected text…got nothing
 generate_images --prompt=    : --prompt: …got ''
+generate_images --prompt -x  : --prompt: …got the flag '-x'…--prompt=VALUE
+generate_images --prompt --  : --prompt: …got the flag '--'…--prompt=VALUE
+generate_images --prompt --seed : --prompt: …got the flag '--seed'…--prompt=VALUE
 draw -                       : '-': a word without a flag
 draw --                      : '--': a word without a flag
 draw ''                      : '': a word without a flag
@@ -56,8 +59,6 @@ tune --nodes=4               : --nodes: unknown flag
 samples --slice=0-3          : --slice: unknown flag
 samples --lantern_k=3        : --lantern_k: unknown flag
 generate_images --method adx --help : --method: expected ar, static…got 'adx'
-"""
-VALUES = """
 draw --seed=abc              : --seed: expected a whole number from 0 to 9223372036854775807, got 'a
 draw --seed=1e3              : --seed: …got '1e3'
 draw --seed=1.0              : --seed: …got '1.0'
@@ -102,8 +103,6 @@ evaluate --output_dir a --metrics fid,clap   : --metrics: expected all, none, or
 evaluate --output_dir a --metrics fid,fid    : --metrics: …got 'fid,fid'
 evaluate --output_dir a --metrics fid,is     : --metrics: …got 'fid,is'. is is gone: use fid
 evaluate --output_dir a --ref_dir nowhere    : --ref_dir: expected a folder…got 'nowhere'
-"""
-COMBINATIONS = """
 draw --method=ar --tree=chain        : --tree: 'chain' works only with --method static, n
 draw --method=ar --drafter_path=x    : --drafter_path: 'x' works only with a method that
 draw --method=eagle2 --adt_beta=0.5  : --adt_beta: 0.5 works only with --method adt, not
@@ -172,8 +171,6 @@ images --target_size=512             : --target_size: '512' works only with --mo
 evaluate --output_dir a --device tpu : --device: …got 'tpu'
 samples --model=anole                : --prompt: expected MSCOCO2017Train, …, with --model anole, go
 samples --prompt=PartiPrompts        : but not the prompts that models are judged by
-"""
-FILES = """
 generate_images --prompt=no.txt --model_path model : --prompt no.txt: …path that does not exist
 generate_images --prompt=nofile.csv  : expected an existing prompt f…got 'nofile.csv', which looks l
 generate_images --prompt=prompts/mine : or a text, got 'prompts/mine', which looks like a missing
@@ -194,11 +191,7 @@ draw --config=model                  : --config model: expected a YAML file, got
 draw --config=deep.yaml              : --config deep.yaml: …got lists nested too deeply
 draw --config=good.yaml,             : --config: expected names of YAML files…got 'good.yaml,'
 """
-CASES = [
-    case.split(" : ", 1)
-    for group in (WORDS, VALUES, COMBINATIONS, FILES)
-    for case in group.strip().splitlines()
-]
+PAIRS = [case.split(" : ", 1) for case in CASES.strip().splitlines()]
 
 
 @pytest.fixture
@@ -222,7 +215,7 @@ def check(capsys, words: str, message: str) -> None:
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("words", "message"), CASES, ids=[words.strip() for words, _ in CASES])
+@pytest.mark.parametrize(("words", "message"), PAIRS, ids=[words.strip() for words, _ in PAIRS])
 def test_a_command_line_is_refused_before_any_work(here, capsys, words, message):
     check(capsys, words, message)
 

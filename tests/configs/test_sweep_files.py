@@ -1,11 +1,8 @@
 """The file of a sweep: its cells, and errors that name file and key."""
 
-from pathlib import Path
-
 import pytest
 from stand_ins import empty_checkpoint
 
-from configs.benchmark import BenchmarkSettings
 from configs.command_line import read_words
 from configs.fields import SettingsError
 from configs.schema import ROOT
@@ -21,7 +18,7 @@ FILES = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
 def bench(tmp_path):
     empty_checkpoint(tmp_path / "model")
 
-    def build(text: str, *words: str) -> BenchmarkSettings:
+    def build(text: str, *words: str):
         (tmp_path / "mine.yaml").write_text(text)
         paths = {"model_path": str(tmp_path / "model"), "sweep": str(tmp_path / "mine.yaml")}
         return benchmark_settings({"prompt": "a cat"} | paths | read_words("benchmark", words))
@@ -100,6 +97,6 @@ def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_projects_own_sweeps(path: Path, bench) -> None:
+def test_the_projects_own_sweeps(path, bench) -> None:
     settings = bench(path.read_text())
     assert len(settings.methods) == len(settings.sweep.entries) > 3

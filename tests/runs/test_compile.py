@@ -287,8 +287,7 @@ def test_threads_share_what_inductor_compiled(deep) -> None:
 
 
 @needs_inductor
-def test_training_runs_layer_by_layer(checkpoint) -> None:
-    """Gradients are not compiled."""
+def test_gradients_are_not_compiled(checkpoint) -> None:
     network = opened(checkpoint, "inductor").drafter.network.requires_grad_(True)
     rows = torch.randn(2, 3, network.spec.hidden, dtype=torch.float64)
     positions = torch.arange(3).expand(2, -1)

@@ -99,14 +99,6 @@ def test_interrupted_and_continued(settings, names, tmp_path, rounds):
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
-def test_a_session_that_cannot_open_changes_nothing(settings, tmp_path):
-    make(settings(device="cpu"))
-    before = content(tmp_path / "out")
-    with pytest.raises(SettingsError, match="--device: .*got 'cuda'"):
-        make(settings(device="cuda", overwrite=True))
-    assert content(tmp_path / "out") == before
-
-
 def test_prompts_that_are_too_long_are_refused_before_the_first_image(settings, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text("short\n" + "\n".join(letter * 101 for letter in "abcdefghijkl"))

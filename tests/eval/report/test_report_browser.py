@@ -1,7 +1,5 @@
 """The report in a real browser, from disk and without a network: desk, phone and paper."""
 
-from pathlib import Path
-
 import pytest
 from browser import needs_browser
 from made_runs import scenes, write_pair
@@ -21,7 +19,7 @@ _MEASURE = """() => ({
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory) -> Path:
+def report(tmp_path_factory):
     """Return the report of plain decoding and a relaxed run with a long name, trace and fault."""
     folder = tmp_path_factory.mktemp("report")
     plain, other = write_pair(folder, *scenes(COUNT), "adt_lantern_k100_delta02_shared_budget")
