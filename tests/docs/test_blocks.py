@@ -22,7 +22,6 @@ from ran import ran
 from adt_tree import Pipeline
 from configs.targets import ROOT
 
-LANGUAGES = ("bash", "python")
 INSTALLED = Path(sys.prefix, "bin", "adt-tree")
 LEFT_OUT = ("outputs", "work", "main.py", *FOLDERS)
 
@@ -30,7 +29,7 @@ LEFT_OUT = ("outputs", "work", "main.py", *FOLDERS)
 def runnable(page: str) -> list[Block]:
     """The blocks of a page that are run or written now, in order."""
     found = [block for block in blocks(page) if block.mark("not run") is None]
-    found = [block for block in found if block.language in LANGUAGES]
+    found = [block for block in found if block.language in ("bash", "python")]
     return found if ALL else [block for block in found if block.mark("smoke") is not None]
 
 

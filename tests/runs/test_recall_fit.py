@@ -1,6 +1,7 @@
 """The numbers of `recall` are fitted to the choices that the target makes along accepted paths."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -42,9 +43,7 @@ def test_what_is_recorded_is_what_the_rounds_decided(session) -> None:
 
 
 def test_a_fit_takes_images_of_the_model_and_enough_of_them(session) -> None:
-    def opened(method: MethodSettings):
-        return session.open_engine(method, images=1)
-
+    opened = partial(session.open_engine, images=1)
     fitted = fit_numbers(opened, JOBS, True, 100.0)
     assert isinstance(fitted, RecallNumbers) and fitted != FITTED_TO_TINY
     assert fit_numbers(opened, JOBS[:2], True, 100.0) is None

@@ -132,8 +132,11 @@ def test_other_weights_are_other_settings(settings, tmp_path):
 
 
 def test_overwrite_starts_anew_and_removes_only_what_is_ours(settings, tmp_path):
-    fill(settings(), "00000_0", "00000_1", trace=True)
-    for name in ("notes.md", "img/mine.png"):
+    """Ours are images of records, also if those are named by their prompts or damage is between."""
+    fill(settings(), "00000_0", "fox-1_0", trace=True)
+    with (tmp_path / "out/records.jsonl").open("a") as file:
+        file.write("damaged\n" * 2)
+    for name in ("notes.md", "img/mine.png", "img/fox-2_0.png"):
         (tmp_path / "out" / name).write_text("mine")
     other = settings(seed=1, overwrite=True)
     with RunFolder(other) as folder:
@@ -142,18 +145,9 @@ def test_overwrite_starts_anew_and_removes_only_what_is_ours(settings, tmp_path)
         assert (tmp_path / "out/img/00000_0.png").exists()
         folder.begin({})
         folder.save(PIXELS, record("00000_0"))
-    assert sorted(os.listdir(tmp_path / "out/img")) == ["00000_0.png", "mine.png"]
+    assert sorted(os.listdir(tmp_path / "out/img")) == ["00000_0.png", "fox-2_0.png", "mine.png"]
     assert (tmp_path / "out/notes.md").exists() and not (tmp_path / "out/trace.jsonl").exists()
     assert list(open_folder(settings(seed=1))) == ["00000_0"]
-
-
-def test_overwrite_removes_images_named_by_their_prompts(settings, tmp_path):
-    fill(settings(), "fox-1_0")
-    with (tmp_path / "out/records.jsonl").open("a") as file:
-        file.write("damaged\n" * 2)
-    (tmp_path / "out/img/fox-2_0.png").write_text("mine")
-    fill(settings(seed=1, overwrite=True), "00000_0")
-    assert sorted(os.listdir(tmp_path / "out/img")) == ["00000_0.png", "fox-2_0.png"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

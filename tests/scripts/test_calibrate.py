@@ -3,7 +3,6 @@
 import pytest
 import torch
 from fakes import finished
-from small import write_checkpoint
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
@@ -18,19 +17,11 @@ from runs.session import open_session
 from scripts.tools.calibrate import calibrate
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("calibrate")
-    (folder / "prompts.txt").write_text("a red dot\nsome blue squares\n")
-    write_checkpoint(folder / "model")
-    return folder
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -> None:
+def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint, depth) -> None:
     chain = MethodSettings(method="eagle2", depth=depth, width=1, nodes=depth)
-    given = {"prompt": "a", "model_path": str(folder / "model"), "dtype": "fp64"}
+    given = {"prompt": "a", "model_path": str(checkpoint), "dtype": "fp64"}
     session = open_session(RunSettings(**given, method=chain))
     engine = session.open_engine()
     image = finished(engine, [Job("0", "a red dot", 5)])["0"]
@@ -60,10 +51,11 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -
 
 
 def test_the_file_grows_by_distributions(folder) -> None:
-    given = {"prompt": str(folder / "prompts.txt"), "model_path": str(folder / "model")}
+    (folder / "prompts.txt").write_text("a red dot\nsome blue squares\n")
+    given = {"prompt": str(folder / "prompts.txt"), "model_path": str(folder)}
     for temperature in (1.0, 0.0):
         calibrate(**given, images=2, temperature=temperature, depths=3)
-    read = Calibrations.read(folder / "model" / "drafter")
+    read = Calibrations.read(folder / "drafter")
     sampled, greedy = SamplingDistribution(), SamplingDistribution(temperature=0.0)
     for distribution in (sampled, greedy):
         for proposal in ("topk", "coupled"):

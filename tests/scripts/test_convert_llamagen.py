@@ -1,25 +1,18 @@
 """Original LlamaGen weights, laid out by hand, become the small checkpoint they came from."""
 
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from small import small_settings
-from small_llamagen import open_llamagen, write_llamagen
+from small_llamagen import open_llamagen
 from torch import Tensor
 
 from models.targets.llamagen import LlamaGen
 from scripts.tools import convert_llamagen
 from scripts.tools.convert_llamagen import convert
 from support.json_files import read_object
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return write_llamagen(tmp_path / "llamagen")
-
 
 PARTS = {
     "attention.wo": "self_attn.o_proj",
@@ -49,8 +42,8 @@ def original(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def test_there_and_back(folder, monkeypatch) -> None:
-    state = load_file(folder / "model.safetensors")
+def test_there_and_back(llamagen, monkeypatch) -> None:
+    folder, state = llamagen, load_file(llamagen / "model.safetensors")
     source, output = folder.parent / "t2i_S_256.pt", folder.parent / "converted"
     torch.save({"model": original(state), "steps": 3, "args": Namespace(lr=1e-4)}, source)
     monkeypatch.setattr(convert_llamagen, "SIDES", {"_256": 4})
@@ -78,10 +71,10 @@ def test_the_name_tells_the_side_and_nothing_else_does(tmp_path) -> None:
         ({"tok_embeddings.weight": None}, "missing key model.embed_tokens.weight"),
     ],
 )
-def test_other_weights_are_refused(change, message, folder) -> None:
-    state = original(load_file(folder / "model.safetensors")) | change
-    source = folder.parent / "t2i_512.pt"
+def test_other_weights_are_refused(change, message, llamagen) -> None:
+    state = original(load_file(llamagen / "model.safetensors")) | change
+    source, output = llamagen.parent / "t2i_512.pt", llamagen.parent / "converted"
     torch.save({"model": {key: value for key, value in state.items() if value is not None}}, source)
     with pytest.raises(ValueError, match=f"--source .*t2i_512.pt: {message}"):
-        convert(source=str(source), output=str(folder.parent / "converted"))
-    assert not (folder.parent / "converted").exists()
+        convert(source=str(source), output=str(output))
+    assert not output.exists()

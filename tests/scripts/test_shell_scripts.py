@@ -15,10 +15,9 @@ from runs.commands import tune_settings
 from support.script import run_script
 
 INTERPRETER = "PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}"
-SCRIPTS = sorted((ROOT / "scripts").rglob("*.sh"))
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", sorted((ROOT / "scripts").rglob("*.sh")), ids=lambda p: p.name)
 def test_a_script_parses_and_takes_the_environment_of_the_checkout(script: Path) -> None:
     assert ran(["bash", "-n", script]).returncode == 0
     lines = script.read_text(encoding="utf-8").splitlines()

@@ -24,11 +24,8 @@ from support.processes import Processes, launched
 
 @pytest.fixture
 def settings(tmp_path):
-    def build(folder: str) -> RunSettings:
-        out = str(tmp_path / folder)
-        return fake_run(tmp_path, prompt=nine_names(tmp_path), trace=True, output_dir=out)
-
-    return build
+    flags = {"prompt": nine_names(tmp_path), "trace": True}
+    return lambda folder: fake_run(tmp_path, output_dir=str(tmp_path / folder), **flags)
 
 
 def make(
