@@ -36,6 +36,10 @@ class Block:
         return dict(self.marks).get(kind)
 
     @property
+    def written(self) -> bool:
+        return self.mark("file") is not None or self.mark("append") is not None
+
+    @property
     def tested(self) -> str:
         """The text as a test runs it."""
         text = self.text

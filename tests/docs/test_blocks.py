@@ -63,18 +63,13 @@ def test_a_page_runs(page: str, checkout: Path, environment: dict[str, str]) -> 
     if any(".venv/bin/adt-tree" in b.text for b in runnable(page)) and not INSTALLED.exists():
         pytest.skip("adt-tree is not installed; `make test` does it")
     environment = environment | {"PYTHONPATH": str(checkout)}
-    for (language, written), group in groupby(runnable(page), key=_kind):
+    for (language, written), group in groupby(runnable(page), lambda b: (b.language, b.written)):
         if written:
             for block in group:
                 _write(block, checkout)
         else:
             text = "\n".join(block.tested for block in group)
             _run(language, text, checkout, environment)
-
-
-def _kind(block: Block) -> tuple[str, bool]:
-    written = block.mark("file") or block.mark("append")
-    return block.language, written is not None
 
 
 def _write(block: Block, checkout: Path) -> None:
