@@ -11,10 +11,9 @@ from small import LUMINA, loaded, store_weights, write_checkpoint
 import main
 from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_drafter
-from models.base import TargetOptions
 from models.linear import Linear
-from models.registry import load_target
 from runs.check import files as files_module
+from runs.session import DTYPES
 
 
 @pytest.mark.parametrize("model", ["tiny", "anole"])
@@ -38,12 +37,14 @@ def test_the_table_is_for_readers(checkpoint, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "images", "guidance"), [(["--batch_size=3"], 3, 2), (["--cfg=1"], 1, 1)]
+    ("dtype", "words", "images", "guidance"),
+    [("bf16", ["--batch_size=3"], 3, 2), ("bf16", ["--cfg=1"], 1, 1), ("fp32", [], 1, 2)],
 )
-def test_memory_is_that_of_a_loaded_model(words, images, guidance, checkpoint, capsys) -> None:
-    memory = inspected(capsys, checkpoint, "--dtype=bf16", *words)[1]["memory"]
-    options = TargetOptions(torch.bfloat16, torch.device("cpu"))
-    target = load_target("tiny", str(checkpoint), options)
+def test_memory_is_that_of_a_loaded_model(
+    dtype, words, images, guidance, checkpoint, capsys
+) -> None:
+    memory = inspected(capsys, checkpoint, f"--dtype={dtype}", *words)[1]["memory"]
+    target = loaded(checkpoint, dtype=DTYPES[dtype])
     head = load_drafter(str(checkpoint / "drafter"), target).network
     modules = {"target weights": target.transformer, "drafter weights": head}
     for name, module in (modules | {"image tokenizer": target.images.model}).items():
@@ -51,11 +52,6 @@ def test_memory_is_that_of_a_loaded_model(words, images, guidance, checkpoint, c
     shape = CacheShape(images, guidance, target.spec.max_positions + 59)
     cache = KVCache(target.spec, shape, target.dtype, torch.device("meta"))
     assert memory["target keys and values"] == cache.nbytes
-
-
-def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
-    memory = inspected(capsys, checkpoint)[1]["memory"]
-    target = loaded(checkpoint)
     linears = (module for module in target.transformer.modules() if isinstance(module, Linear))
     copies = sum(linear.weight.nbytes for linear in linears)
     assert memory["target copies on CPUs"] == copies > 0
