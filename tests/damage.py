@@ -36,11 +36,6 @@ def entries(part: str = "", file: str = "config.json", **values: object) -> Dama
     return damage
 
 
-def entry(name: str, value: object, place: str = ".") -> Damage:
-    """Change an entry of a config.json."""
-    return entries(file=f"{place}/config.json", **{name: value})
-
-
 def vqgan(name: str, value: object) -> Damage:
     def damage(folder: Path) -> None:
         path = folder / "tokenizer" / "vqgan.yaml"

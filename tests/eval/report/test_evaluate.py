@@ -92,14 +92,11 @@ def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "run", images, prompts)
     made, counts = Image.Image.__init__, Counter()
 
-    def gone() -> None:
-        counts["alive"] -= 1
-
     def count(image: Image.Image) -> None:
         made(image)
         counts.update(all=1, alive=1)
         counts["most"] = max(counts["most"], counts["alive"])
-        weakref.finalize(image, gone)
+        weakref.finalize(image, counts.subtract, ["alive"])
 
     monkeypatch.setattr(Image.Image, "__init__", count)
     words = ["evaluate", f"--output_dir={folder}", f"--cache_dir={tmp_path / 'features'}"]

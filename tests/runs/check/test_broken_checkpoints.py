@@ -12,7 +12,7 @@ from damage import (
     a_folder,
     content,
     cut,
-    entry,
+    entries,
     faults,
     generated,
     gone,
@@ -21,6 +21,7 @@ from damage import (
     refused,
     renamed,
     rows,
+    tensors,
     vqgan,
     weights,
     with_code,
@@ -60,11 +61,12 @@ def network(place: str) -> dict[str, Case]:
     """Files of the target or its drafter that are missing, contradict each other, or are junk."""
     part = "target" if place == "." else "drafter"
     config, single, binary = "config.json", "model.safetensors", "pytorch_model.bin"
+    file = f"{place}/{config}"
     cases: dict[str, tuple[Damage, str, str]] = {}
     for name in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"):
         for value in (100000, HUGE):
             words = rf"config\.json: {name} is {value}, the weights hold \d+$"
-            cases[f"{name} {value}"] = entry(name, value, place), config, words
+            cases[f"{name} {value}"] = entries(file=file, **{name: value}), config, words
     for name, expected in (
         ("num_attention_heads", "divisors of 32"),
         ("num_key_value_heads", "divisors of 2"),
@@ -72,19 +74,18 @@ def network(place: str) -> dict[str, Case]:
         ("swin_norm", "False or True"),
     ):
         words = rf"config\.json: {name}: expected {expected}.*, got {HUGE}"
-        cases[name] = entry(name, HUGE, place), config, words
+        cases[name] = entries(file=file, **{name: HUGE}), config, words
     for name, text in JUNK.items():
         cases[f"bin, {name}"] = pickled(place, text), binary, r"pytorch_model\.bin"
     for name, text in (JUNK | HEADERS).items():
         damage = content(f"{place}/{single}", text)
         cases[f"safetensors, {name}"] = damage, single, r"model\.safetensors"
-    nested = content(f"{place}/{config}", DEEP)
     cases |= {
         "weights gone": (gone(f"{place}/{single}"), "weights", r"model\.safetensors"),
         "weights a folder": (a_folder(f"{place}/{single}"), "weights", r"model\.safetensors"),
-        "config gone": (gone(f"{place}/{config}"), config, r"config\.json"),
-        "config a folder": (a_folder(f"{place}/{config}"), config, r"config\.json"),
-        "config nested": (nested, config, "config.json: .* got no JSON"),
+        "config gone": (gone(file), config, r"config\.json"),
+        "config a folder": (a_folder(file), config, r"config\.json"),
+        "config nested": (content(file, DEEP), config, "config.json: .* got no JSON"),
     }
     return {
         f"{part} {name}": fault(damage, words, (part, item))
@@ -98,7 +99,7 @@ TOKENIZER = "tokenizer/text_tokenizer.json"
 VQGAN = {"num_res_blocks": 100000, "n_embed": HUGE, "embed_dim": HUGE, "z_channels": HUGE}
 VQGAN |= {"ch": HUGE, "ch_mult": [1] * 200}
 BIAS = fault(
-    entry("bias", "no", "drafter"),
+    entries(file="drafter/config.json", bias="no"),
     "drafter/config.json: bias: expected true or false, got 'no'",
     ("drafter", "config.json"),
 )
@@ -106,7 +107,7 @@ CASES = {
     **network("."),
     **network("drafter"),
     "too few positions": fault(
-        entry("max_position_embeddings", 8),
+        entries(max_position_embeddings=8),
         "max_position_embeddings is 8; an image of 4 x 4 tokens takes 16",
         ("parts", "together"),
     ),
@@ -218,11 +219,6 @@ def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None
     assert "`hf download google/flan-t5-xl" in wrong[ENCODER]["text"]
 
 
-def no_codec(state: State) -> None:
-    for key in [key for key in state if "vqmodel." in key]:
-        del state[key]
-
-
 T5 = "../t5/flan-t5-xl"
 ENCODER, PICTURES = ("text encoder", "files"), ("image codec", "files")
 CONFIG, SINGLE = "config.json", "model.safetensors"
@@ -244,8 +240,10 @@ BOTH = {  # of two families
 }
 FAMILY_CASES = {
     **{(model, name): BOTH[name] for name in BOTH for model in ("janus_pro", "emu3")},
-    ("janus_pro", "no codec"): fault(weights(no_codec), NO_CODEC, PICTURES),
-    ("emu3", "no codec"): fault(weights(no_codec), "no image codec among the weights", PICTURES),
+    ("janus_pro", "no codec"): fault(tensors(without="model.vqmodel."), NO_CODEC, PICTURES),
+    ("emu3", "no codec"): fault(
+        tensors(without="vqmodel."), "no image codec among the weights", PICTURES
+    ),
     ("janus_pro", "tokens"): fault(
         renamed("<｜▁pad▁｜>", "<begin_of_image>"),
         "has no token '<｜▁pad▁｜>', '<begin_of_image>'",
@@ -257,11 +255,15 @@ FAMILY_CASES = {
         TEXT,
     ),
     **{
-        ("llamagen", name): fault(entry(name, HUGE), f"{name} is {HUGE}, the", ("target", CONFIG))
+        ("llamagen", name): fault(
+            entries(**{name: HUGE}), f"{name} is {HUGE}, the", ("target", CONFIG)
+        )
         for name in ("caption_dim", "cls_token_num")
     },
     ("llamagen", "T5 layers"): fault(
-        entry("num_layers", 100000, T5), "num_layers is 100000, the weights hold", ENCODER
+        entries(file=f"{T5}/{CONFIG}", num_layers=100000),
+        "num_layers is 100000, the weights hold",
+        ENCODER,
     ),
     ("llamagen", "T5 junk"): fault(
         pickled(T5, NO_KEY), "--text_encoder_path: .*cannot read", ENCODER

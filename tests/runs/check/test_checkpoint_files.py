@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from damage import cut, entry, faults, gone, inspected, rows
+from damage import cut, entries, faults, gone, inspected, rows
 from safetensors.torch import load_file
 from small import LUMINA, loaded, store_weights, write_checkpoint
 
@@ -67,7 +67,7 @@ def test_bin_files(kind, folder, capsys) -> None:
 
 def test_a_drafter_with_another_rotary_base_is_a_note(folder, capsys) -> None:
     """Such a head loads and only drafts badly, so nothing else would tell."""
-    entry("rope_theta", 500.0, "drafter")(folder)
+    entries(file="drafter/config.json", rope_theta=500.0)(folder)
     code, document = inspected(capsys, folder)
     row = rows(document)["drafter", "rope_theta"]
     assert code == 0 and row["state"] == "note" and row["text"].startswith("500, the target's is")
