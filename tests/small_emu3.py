@@ -20,14 +20,10 @@ BEFORE = (
     "<|endoftext|>", "<image>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>",
     "<|extra_204|>", "<|image token|>", "<|image start|>", "<|image end|>",
 )  # fmt: skip
-
-
 AUTHORS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205)),
     "<|image token|>", "<|image start|>", "<|image end|>",
 )  # fmt: skip
-
-
 CODES = 24
 
 

@@ -20,8 +20,6 @@ from adt_tree.sources import python_names
 from support.json_files import read_lines
 
 PROMPTS = ["a cat", "two cats", "a cat"]
-
-
 OPTIONS = {"torch_dtype": torch.float64, "device": "cpu", "progress_bar": False}
 
 

@@ -11,7 +11,7 @@ from small_emu3 import write_emu3
 
 from configs.schema import MethodSettings, SamplingSettings
 from decoding import noise
-from decoding.noise import NoiseShape, gumbel
+from decoding.noise import NoiseShape
 from decoding.positional_noise import PositionalNoise
 from runs.session import Session, open_session
 
@@ -70,24 +70,3 @@ def test_large_tables_are_windows_and_small_ones_whole() -> None:
     assert shape(8100).rows == 512 and shape(8100, reach=1000).rows == 1064
     greedy = NoiseShape(8100, 32768, True, torch.float32, CPU, 59)
     assert PositionalNoise(greedy, 2).table.shape == (2, 8100, 1)
-
-
-def test_every_position_has_its_own_noise_in_a_window(monkeypatch) -> None:
-    """Two images in turn, one of them replaced by a third."""
-    monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
-    monkeypatch.setattr(noise, "_AHEAD", 2)
-    found = PositionalNoise(NoiseShape(50, 3, False, torch.float64, CPU, 4), 2)
-    assert found.table.shape == (2, 6, 3)
-    for image, seed in enumerate((5, 6)):
-        found.fill(image, seed)
-    decided, seeds = [0, 0], [5, 6]
-    for step in range(60):
-        found.keep_ahead(decided)
-        ahead = torch.tensor([[count + i for i in range(4)] for count in decided])
-        pairs = zip(seeds, ahead.clamp(max=49), strict=True)
-        wanted = [gumbel(seed, "target", row, 3) for seed, row in pairs]
-        assert torch.equal(found(ahead), torch.stack(wanted)), step
-        decided = [min(count + 1 + step % (2 + 2 * i), 50) for i, count in enumerate(decided)]
-        if step == 20:
-            found.fill(1, 7)
-            decided[1], seeds[1] = 0, 7

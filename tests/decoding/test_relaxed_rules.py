@@ -40,8 +40,6 @@ class FirstPath(PathExplore):
 
 
 Rate = Callable[[int, int, int | None], float]  # row, draft, the other path's draft -> p / q
-
-
 RULES: dict[str, Verifier] = {
     "gsd": Gsd(GSD),
     "gsd of wide clusters": Gsd(GsdSettings(reach=2, gap=0.3)),

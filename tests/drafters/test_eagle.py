@@ -34,18 +34,6 @@ def two_images(
 DISTRIBUTIONS = [PLAIN, SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)]
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_root_distribution_round_after_round(distribution, session) -> None:
-    """Two images whose rounds decide different numbers of codes."""
-    images = two_images(session, distribution)
-    rounds = Rounds(session, distribution, images)
-    for counts in ([1, 1], [4, 1], [2, 3], [1, 1]):
-        found = rounds.expand(rounds.root(), [[0], [0]])
-        for image, count, log_q in zip(images, rounds.done, found, strict=True):
-            torch.testing.assert_close(log_q[0], image.distribution_after(count), **TOLERANCE)
-        rounds.commit(counts)
-
-
 def check_levels(session: Session, rounds: Rounds, levels: Sequence[int]) -> None:
     """Grow a random tree: after root and nodes q is that after each path as a chain."""
     generator = torch.Generator().manual_seed(1)
@@ -71,12 +59,13 @@ def check_levels(session: Session, rounds: Rounds, levels: Sequence[int]) -> Non
         picked = torch.stack(picks)
 
 
-@pytest.mark.parametrize("counts", [[2, 2], [3, 1]], ids=["equal lengths", "ragged"])
-def test_tree_levels_equal_every_path_as_a_chain(counts, session) -> None:
-    rounds = Rounds(session, PLAIN, two_images(session))
-    rounds.expand(rounds.root(), [[0], [0]])
-    rounds.commit(counts)
-    check_levels(session, rounds, (3, 2, 2))
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_tree_levels_equal_every_path_as_a_chain(distribution, session) -> None:
+    """Round after round, in which two images decide equal or different numbers of codes."""
+    rounds = Rounds(session, distribution, two_images(session, distribution))
+    for counts in ([1, 1], [4, 1], [2, 3], [2, 2]):
+        check_levels(session, rounds, (3, 2, 2))
+        rounds.commit(counts)
 
 
 @pytest.mark.parametrize("counts", [[2, 2], [5, 1]], ids=["equal lengths", "ragged"])

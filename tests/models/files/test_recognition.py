@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import huggingface_hub
 import pytest
-from damage import Damage, entries
+from damage import Damage, entries, generated, refused
 from families import SMALL
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -95,18 +95,15 @@ def test_folders_that_may_be_the_models(tmp_path, model, name):
 @pytest.mark.parametrize("model", ["emu3", "tiny"])
 def test_a_run_of_another_model_leaves_no_folder(tmp_path, checkpoint, capsys, model):
     folder = checkpoint if model == "emu3" else SMALL["emu3"].write(tmp_path)
-    words = [f"--model={model}", f"--model_path={folder}", "--prompt=a red fox", "--method=ar"]
-    assert main.main(["generate_images", *words, f"--output_dir={tmp_path / 'out'}"]) != 0
-    said = capsys.readouterr()
-    assert re.search("for --model emu3, got 'chameleon'|use --model emu3$", said.err.strip())
-    assert said.err.count("\n") == 1 and not (tmp_path / "out").exists()
+    said = refused(capsys, folder, f"--model={model}", "--method=ar")
+    assert re.search("for --model emu3, got 'chameleon'|use --model emu3$", said)
+    assert not (folder.parent / "out").exists()
 
 
 def test_the_folder_around_it_makes_a_remark(tmp_path, checkpoint, capsys):
     folder = shutil.copytree(checkpoint, tmp_path / "lumina" / "checkpoint")
-    words = ["--model_path", str(folder), "--prompt", "a", "--method", "ar", "--device", "cpu"]
-    assert main.main(["generate_images", *words, "--output_dir", str(tmp_path / "out")]) == 0
-    assert "lumina/checkpoint holds Lumina-mGPT" in capsys.readouterr().err
+    code, said = generated(capsys, folder, "--method=ar", "--device=cpu")
+    assert code == 0 and "lumina/checkpoint holds Lumina-mGPT" in said
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c", "my model/x"])

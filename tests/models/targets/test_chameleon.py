@@ -80,6 +80,12 @@ def cache_of(pair: Pair) -> CountedCache:
     return cache
 
 
+def test_causal(pair) -> None:
+    ids = random_ids(3, 20)
+    features = pair.ours.features(ids, Context(torch.arange(20).expand(3, -1)))
+    pair.compare(features, pair.reference(ids))
+
+
 def test_left_padded_pair_of_rows(pair) -> None:
     """Prompt in one pass, then image tokens one by one and in a bunch, against one pass."""
     ids, mask, positions = padding(pair, 6)

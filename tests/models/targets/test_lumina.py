@@ -83,16 +83,8 @@ def test_trees_run_on_across_row_ends(lumina_folder) -> None:
     assert max(accepted) >= 2
 
 
-def test_prompt_rows_and_images_are_of_the_size(lumina_folder) -> None:
+def test_images_are_of_the_size(lumina_folder) -> None:
     target = open_lumina(lumina_folder, "96x64").target
-    rows = target.prompt("a cat", 2)
-    names = [target.prompts.words.tokenizer.id_to_token(i) for i in rows.ids[0].tolist()]
-    text = target.prompts.words.tokenizer.decode(rows.ids[0].tolist()[1:-4])
-    assert names[0] == "<s>"
-    assert names[-4:] == ["<reserved08706>", "<racm3:break>", "<reserved08802>", "<reserved08803>"]
-    assert text == "Generate an image of 96x64 according to the following prompt:\na cat"
-    begin, start = rows.starts.tolist()
-    assert begin == 0 and rows.ids[1, start:].tolist() == rows.ids[0, -3:].tolist()
     assert target.to_image(torch.zeros(1, 24, dtype=torch.long)).shape == (1, 64, 96, 3)
 
 
