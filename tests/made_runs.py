@@ -45,7 +45,8 @@ def write_run(
     for number, (image, prompt) in enumerate(zip(images, prompts, strict=True)):
         name = f"{number:05d}_0"
         Image.fromarray(image).save(folder / "img" / f"{name}.png")
-        lines.append(made_record(name, prompt, seed=number, tokens_sha256=digest(image)) | record)
+        tokens = hashlib.sha256(image.tobytes()).hexdigest()
+        lines.append(made_record(name, prompt, seed=number, tokens_sha256=tokens) | record)
     write_records(folder, lines)
     return folder
 
@@ -85,10 +86,6 @@ def write_records(folder: Path, lines: Sequence[dict]) -> None:
 
 def pictures(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
-
-
-def digest(image: np.ndarray) -> str:
-    return hashlib.sha256(image.tobytes()).hexdigest()
 
 
 def settings_of(tmp_path: Path, *folders: Path, **flags) -> EvaluateSettings:
