@@ -43,11 +43,6 @@ def coco(tmp_path) -> str:
     return str(path)
 
 
-def test_one_text_is_one_prompt_of_many_samples():
-    assert items("a cat", num_images=2) == [PromptItem("a cat", 0, n, 0) for n in range(2)]
-    assert ids("a cat", num_images=-1) == ["00000_0"]
-
-
 @pytest.mark.parametrize(
     "text",
     ["partiprompts", "PartiPrompt", "mscoco2017val", "MSCOCO2017", "MSCOCO2014Val", "SJDPrompts"],

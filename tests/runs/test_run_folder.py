@@ -44,10 +44,6 @@ def fill(settings: RunSettings, *names: str, trace: bool = False) -> None:
             folder.save(PIXELS, record(name), rounds)
 
 
-def ids(path: Path) -> list[str]:
-    return [line["id"] for line in read_lines(path)]
-
-
 def open_folder(settings: RunSettings) -> dict[str, dict]:
     with RunFolder(settings) as folder:
         return folder.records
@@ -99,7 +95,7 @@ def test_what_a_kill_leaves_is_mended(settings, tmp_path):
         file.write(b'{"id": "00000_2", "round": 0}\n{"id": "000')
     fill(settings())
     assert list(open_folder(settings())) == ["00000_0"]
-    assert ids(tmp_path / "out/trace.jsonl") == ["00000_0"] * 2
+    assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == ["00000_0"] * 2
     assert not list((tmp_path / "out/img").glob(".*"))
 
 

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
-from browser import only_in_all
+from browser import ALL
 from ran import ran
 
 from configs.fields import SettingsError
@@ -30,6 +30,8 @@ def measured(path: Path) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not ALL:
+        pytest.skip("only in make test-all")
     out = tmp_path_factory.mktemp("check") / "out"
     done = check(out, checkpoint, "--device", "cpu")
     assert done.returncode == 0, done.stderr
@@ -38,7 +40,6 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@only_in_all
 def test_tokens_are_compared_for_every_method_and_type(folder: Path) -> None:
     figures = measured(folder / "tokens.jsonl")
     for dtype in ("fp64", "fp32", "bf16"):
@@ -48,7 +49,6 @@ def test_tokens_are_compared_for_every_method_and_type(folder: Path) -> None:
     assert "wrong" not in figures["bf16, --compile auto, configs/paper/adt.yaml"]
 
 
-@only_in_all
 def test_rounds_keep_the_shape_of_their_trees(folder: Path) -> None:
     figures = measured(folder / "rounds.jsonl")
     rows = {name.split(", ")[0]: row for name, row in figures.items() if "ms_per_round" in row}
@@ -58,7 +58,6 @@ def test_rounds_keep_the_shape_of_their_trees(folder: Path) -> None:
     assert adt["nodes"] == eagle2["nodes"] > 40, "though random weights accept hardly any draft"
 
 
-@only_in_all
 def test_all_tables_are_on_the_page_that_is_sent_back(folder: Path) -> None:
     page = (folder / "check.md").read_text()
     assert "| fp64, --compile auto, jacobi |" in page and "| jacobi, batch 1," in page
@@ -69,7 +68,6 @@ def test_all_tables_are_on_the_page_that_is_sent_back(folder: Path) -> None:
     assert not any("random_anole" in name for name in names), "15 GB"
 
 
-@only_in_all
 def test_the_same_command_repeats_nothing(folder: Path, checkpoint: Path) -> None:
     before = (folder / "rounds.jsonl").read_text()
     done = check(folder, checkpoint, "--device", "cpu")
