@@ -46,12 +46,6 @@ def test_random_start_is_within_bounds_and_belongs_to_the_seed() -> None:
     assert shapes != run(controller(4, init="random", adapt="none"), outcomes)
 
 
-@pytest.mark.parametrize("init", ["horizontal", "vertical", "fixed"])
-def test_without_adaptation_the_shape_stays(init) -> None:
-    outcomes = [outcome(a, 4) for a in (4, 0, 2, 1)] * 5
-    assert set(run(controller(init=init, adapt="none"), outcomes)) == {(4, 4)}
-
-
 def test_random_adaptation_ignores_acceptance() -> None:
     runs = [run(controller(1, adapt="random"), [outcome(a, 4)] * 50) for a in (0, 0, 4)]
     assert runs[0] == runs[1] == runs[2]
@@ -76,7 +70,7 @@ def reference(settings: AdtSettings, outcomes: list[Outcome]) -> list[tuple[int,
         depth, width = start[:2] if start else (settings.d_init, settings.k_init)
         near = above if settings.init == "vertical" else owner[-1]
         judged = near if settings.alpha == "neighbour" else owner[-1]
-        if judged is not None:
+        if judged is not None and settings.adapt != "none":
             sign = 1 if judged[2] >= settings.beta else -1
             depth, width = depth + sign * settings.l_d, width - sign * settings.l_k
         depth = max(settings.d_min, min(settings.d_max, depth))
@@ -86,15 +80,17 @@ def reference(settings: AdtSettings, outcomes: list[Outcome]) -> list[tuple[int,
     return shapes
 
 
+@pytest.mark.parametrize("adapt", ["acceptance", "none"])
 @pytest.mark.parametrize("alpha", ["previous", "neighbour"])
 @pytest.mark.parametrize("init", ["horizontal", "vertical", "fixed"])
-def test_long_runs_follow_the_formulas(init, alpha) -> None:
+def test_long_runs_follow_the_formulas(init, alpha, adapt) -> None:
+    changes = {"init": init, "alpha": alpha, "adapt": adapt}
     for seed in range(5):
         random = Random(seed)
         levels = [random.randint(1, 8) for _ in range(60)]
         outcomes = [outcome(random.randint(0, n), n) for n in levels]
-        found = run(controller(init=init, alpha=alpha), outcomes)
-        assert found[:-1] == reference(replace(SETTINGS, init=init, alpha=alpha), outcomes)
+        found = run(controller(**changes), outcomes)
+        assert found[:-1] == reference(replace(SETTINGS, **changes), outcomes)
 
 
 def test_near_the_end_the_tree_is_cut() -> None:

@@ -8,24 +8,20 @@ from browser import only_in_all
 from families import decoded, rounds
 from small import small_settings
 from small_emu3 import write_emu3
+from test_engine import METHODS as ENGINE
+from test_engine import PLAIN
+from test_rules import LOSSLESS
 
-from configs.schema import MethodSettings, SamplingSettings
+from configs.schema import SamplingSettings
 from decoding import noise
 from decoding.noise import NoiseShape
 from decoding.positional_noise import PositionalNoise
 from runs.session import Session, open_session
 
 CPU = torch.device("cpu")
-METHODS = [
-    MethodSettings("ar"),
-    MethodSettings("eagle2", depth=3, width=3, nodes=9),
-    MethodSettings("adt"),
-    MethodSettings("eagle2", depth=2, width=2, nodes=4, verifier="rejection"),
-    MethodSettings("static", verifier="sampled", proposal="sampled"),
-    MethodSettings("jacobi", window=5),
-    MethodSettings("jacobi", window=5, guess="left"),
-    MethodSettings("recall", depth=2, width=2, nodes=6, window=4),
-]
+REMEMBERING = [ENGINE[name] for name in ("jacobi", "jacobi from the left", "recall")]
+METHODS = [PLAIN, ENGINE["small eagle2"], ENGINE["adt"], LOSSLESS["rejection"], LOSSLESS["sampled"]]
+METHODS += REMEMBERING
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +47,7 @@ def test_windows_of_noise_keep_the_tokens(method, sampling, ahead, session, monk
     assert all(torch.equal(a, b) for a, b in zip(windows, whole, strict=True))
 
 
-@pytest.mark.parametrize("method", METHODS[5:], ids=lambda m: f"{m.method} {m.guess}")
+@pytest.mark.parametrize("method", REMEMBERING, ids=lambda m: f"{m.method} {m.guess}")
 def test_windows_of_predictions_give_the_same_rounds(method, session, monkeypatch) -> None:
     """Against a drafter that keeps the predictions of all positions; also the drafts are equal."""
     window = rounds(session, method)

@@ -1,4 +1,4 @@
-"""Files of every family: layouts are one, `inspect` and the commands read them."""
+"""Files of every family: older entries, `inspect`, commands, neighbours of codes."""
 
 import json
 from dataclasses import replace
@@ -19,13 +19,6 @@ from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
 
 EAGLE = MethodSettings("eagle2")
-
-
-def test_both_layouts_of_janus_are_the_same_networks(originals) -> None:
-    names = ("janus_pro", "janus_pro of the authors")
-    one, other = (SMALL[name].load(originals[name]).target for name in names)
-    assert one.vocab == other.vocab and same_weights(one.transformer, other.transformer)
-    assert same_weights(one.images.model, other.images.model)
 
 
 @pytest.mark.parametrize("name", ["liquid"])
