@@ -171,18 +171,13 @@ class ScriptedDrafter(Unseeing):
         return Draft(torch.stack(rows)[:, None].expand(-1, picked.shape[1], -1))
 
 
-@dataclass(frozen=True)
-class MadeNoise:
-    """The target's noise as a function of positions (images, n); without one that of T = 0."""
-
-    at: Callable[[Tensor], Tensor] = lambda positions: torch.zeros(*positions.shape, 1)
-
-    def __call__(self, positions: Tensor) -> Tensor:
-        return self.at(positions)
+def no_noise(positions: Tensor) -> Tensor:
+    """The target's noise at temperature 0, at positions (images, n)."""
+    return torch.zeros(*positions.shape, 1)
 
 
 def round_of(
-    shapes: Sequence[TreeShape], decided: Sequence[int] | None = None, noise: object = None
+    shapes: Sequence[TreeShape], decided: Sequence[int] | None = None, noise: object = no_noise
 ) -> Round:
     """A round of images with these trees; decided: their image tokens."""
     largest, decided = largest_of(shapes), decided or [1] * len(shapes)
@@ -192,8 +187,7 @@ def round_of(
     ]
     uniform = all(shape == largest for shape in shapes)
     shape = RoundShape(len(shapes), *largest, 1, max(decided), uniform=uniform)
-    table = torch.tensor(inputs)
-    return Round(shape, RoundInputs(table), noise or MadeNoise())
+    return Round(shape, RoundInputs(torch.tensor(inputs)), noise)
 
 
 def result_of(

@@ -15,16 +15,14 @@ from browser import only_in_all
 from direct import session_reading
 from fakes import codes
 from small import open_lumina
-from test_engine import JOBS
+from test_engine import JOBS, engine_of
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from configs.schema import AdtSettings, MethodSettings
-from decoding.engine import Engine
 from decoding.graphs import CudaGraphs
-from decoding.round import Launch, RoundShape
+from decoding.round import RoundShape
 from decoding.sampling import SamplingDistribution
-from runs.methods import build_engine
 from runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
@@ -84,7 +82,7 @@ class Traces(CudaGraphs):
         self.traces = {}
 
 
-GREEDY, WARM = SamplingDistribution(temperature=0.0), SamplingDistribution()
+GREEDY = SamplingDistribution(temperature=0.0)
 # Small trees of few depths: every shape is traced, which takes longer than its rounds.
 METHODS = [
     MethodSettings("ar"),
@@ -111,23 +109,11 @@ def in_turn(methods: list[MethodSettings]) -> list:
     return [pytest.param(m, marks=() if m in FEW else only_in_all) for m in methods]
 
 
-def engine_of(
-    session: Session,
-    method: MethodSettings,
-    runner: Launch | None = None,
-    distribution: SamplingDistribution = WARM,
-    images: int = 2,
-) -> Engine:
-    engine = build_engine(session.target, session.drafter, distribution, method, images)
-    engine.runner = runner or engine.runner
-    return engine
-
-
 def check(session: Session, method: MethodSettings, *parts: Any) -> None:
     """Three images, of which the last one takes over a row."""
-    traces = Traces()
-    replayed = codes(engine_of(session, method, traces, *parts), JOBS[:3])
-    assert replayed == codes(engine_of(session, method, None, *parts), JOBS[:3])
+    engine, launched = (engine_of(session, method, *parts) for _ in range(2))
+    engine.runner = traces = Traces()
+    assert codes(engine, JOBS[:3]) == codes(launched, JOBS[:3])
     assert traces.replayed > len(traces.traces) > 0
 
 
@@ -139,7 +125,7 @@ def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
 @only_in_all
 @pytest.mark.parametrize("method", METHODS[-2:], ids=named)
 def test_so_they_do_at_temperature_0_where_the_head_reads_hidden_states(method, session) -> None:
-    check(session_reading(session, (1,)), method, GREEDY, 1)
+    check(session_reading(session, (1,)), method, 1, GREEDY)
 
 
 @pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=named)
@@ -167,7 +153,7 @@ class Unable(CudaGraphs):
 
 
 def test_where_capture_fails_rounds_are_launched_and_images_are_the_same(session) -> None:
-    runner = Unable()
-    engine, launched = (engine_of(session, METHODS[4], one) for one in (runner, None))
+    engine, launched = (engine_of(session, METHODS[4]) for _ in range(2))
+    engine.runner = runner = Unable()
     assert codes(engine, JOBS[:3]) == codes(launched, JOBS[:3])
     assert runner.broken

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from fakes import (
-    MadeNoise,
     Path,
     PathDrafter,
     path_to,
@@ -60,7 +59,7 @@ def grow(shapes: list[TreeShape], proposal: str) -> DraftTree:
         return torch.stack([torch.stack(row) for row in found])
 
     policy, drafter = DynamicTree(largest_of(shapes)), PathDrafter(random_distribution)
-    round = round_of(shapes, DECIDED[: len(shapes)], MadeNoise(noise))
+    round = round_of(shapes, DECIDED[: len(shapes)], noise)
     return policy.grow(round, drafter, PROPOSALS[proposal]())
 
 

@@ -37,9 +37,7 @@ def quantised(checkpoint: Path) -> Session:
     return open_session(replace(small_settings(checkpoint, "fp32"), quantize="int8"))
 
 
-@pytest.mark.parametrize(
-    "method", LOSSLESS, ids=lambda method: f"{method.method} {method.verifier}"
-)
+@pytest.mark.parametrize("method", LOSSLESS, ids=lambda m: f"{m.method} {m.verifier}")
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_lossless_methods_are_exact(method, temperature, quantised) -> None:
     sampling = SamplingSettings(temperature=temperature)

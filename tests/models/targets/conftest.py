@@ -15,7 +15,6 @@ from runs.session import Session
 CLASSES = {
     "emu3": transformers.Emu3ForConditionalGeneration,
     "emu3_5": transformers.Qwen3ForCausalLM,
-    "glm_image": transformers.GlmImageForConditionalGeneration,
     "janus_pro": transformers.JanusForConditionalGeneration,
     "liquid": transformers.GemmaForCausalLM,
 }

@@ -1,11 +1,10 @@
 """Files of every family: older entries, `inspect`, commands, neighbours of codes."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
-from damage import entries, read_state, tensors
+from damage import entries, faults, generated, inspected, read_state, refused, rows, tensors
 from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
 from PIL import Image
 from small import OPTIONS
@@ -96,12 +95,10 @@ REPORTS["janus_pro of the authors"] = REPORTS["janus_pro"]
 @pytest.mark.parametrize("name", REPORTS)
 def test_inspect(name, originals, capsys) -> None:
     model = name.split()[0]
-    words = f"inspect --json --model {model} --model_path {originals[name]}"
-    assert main.main([*words.split(), *size_flag(model)]) == 0
-    report = json.loads(capsys.readouterr().out)
-    texts = {(row["part"], row["item"]): row["text"] for row in report["findings"]}
+    code, report = inspected(capsys, originals[name], f"--model={model}", *size_flag(model))
+    assert code == 0
     for row, text in REPORTS[name].items():
-        assert text in texts[row]
+        assert text in rows(report)[row]["text"]
     image = "image tokenizer" if model == "liquid" else "image codec"
     assert {"target weights", "target keys and values", image} <= report["memory"].keys()
 
@@ -116,35 +113,27 @@ def test_inspect(name, originals, capsys) -> None:
 )
 def test_a_missing_part_is_named_with_its_source(name, file, words, folder, capsys) -> None:
     (folder.parent / file).unlink()
-    given = f"--model {name} --model_path {folder}".split()
-    assert main.main(["inspect", *given]) == 1
-    assert words in capsys.readouterr().out
-    assert main.main(["generate_images", *given, "--method=ar", "--prompt=a"]) != 0
-    assert words in capsys.readouterr().err
+    code, report = inspected(capsys, folder, f"--model={name}")
+    assert code == 1 and words in str(faults(report))
+    assert words in refused(capsys, folder, f"--model={name}", "--method=ar")
 
 
-def test_llamagen_finds_its_parts_and_generates_an_image(tmp_path) -> None:
+def test_llamagen_finds_its_parts_and_generates_an_image(tmp_path, capsys) -> None:
     folder = write_llamagen(tmp_path, LlamaGenSizes(side=16))
-    words = f"generate_images --model llamagen --model_path {folder} --device cpu --cfg 7.5"
-    words += f" --output_dir {tmp_path}/out --prompt"
-    assert main.main([*words.split(), "a red cat on the mat"]) == 0
+    code, said = generated(capsys, folder, "--model=llamagen", "--device=cpu", "--cfg=7.5")
+    assert code == 0, said
     (path,) = (tmp_path / "out" / "img").iterdir()
     assert Image.open(path).size == (32, 32)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("emu3", (32, 40)),
-        ("emu3_5", (64, 80)),
-        ("janus_pro", (64, 64)),
-        ("liquid", (8, 8)),
-        ("lumina_mgpt2", (32, 32)),
-    ],
-)
-def test_extracted_tokens_are_the_codecs(name, size, originals, tmp_path) -> None:
-    pixels, codes = extracted(name, originals[name], size, tmp_path, *size_flag(name))
+CODECS = ("emu3", "emu3_5", "janus_pro", "liquid", "lumina_mgpt2")
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_extracted_tokens_are_the_codecs(name, originals, tmp_path) -> None:
     target = SMALL[name].load(originals[name]).target
+    size = target.to_image(torch.zeros(1, target.grid.tokens, dtype=torch.long)).shape[1:3]
+    pixels, codes = extracted(name, originals[name], size, tmp_path, *size_flag(name))
     settings = SMALL[name].settings(originals[name])
     options = replace(OPTIONS, target_size=settings.target_size, vq_path=settings.vq_path)
     codec = load_codec(name, str(originals[name]), options)
@@ -153,7 +142,7 @@ def test_extracted_tokens_are_the_codecs(name, size, originals, tmp_path) -> Non
     assert name not in ("emu3_5", "lumina_mgpt2") or len(codes.unique()) > 2
 
 
-@pytest.mark.parametrize("name", ["emu3", "emu3_5", "janus_pro", "liquid", "lumina_mgpt2"])
+@pytest.mark.parametrize("name", CODECS)
 def test_relaxed_acceptance_with_the_codecs_neighbours(name, folder) -> None:
     options = replace(OPTIONS, vq_path=SMALL[name].settings(folder).vq_path)
     codebook = FAMILIES[name].codebook(folder, options)
