@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from counted import CountedCache
 from fakes import finished
 from PIL import Image
 from small import FLAGS, LUMINA, small_settings, write_checkpoint
@@ -21,7 +22,7 @@ import main
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
-from decoding.cache import CacheShape, CacheView, KVCache
+from decoding.cache import CacheShape
 from decoding.images import Job
 from drafters.training.shards import Tokens
 from models.target import TargetModel
@@ -86,14 +87,14 @@ def cached_logits(target: TargetModel, text: str, codes: list[int], guidance: in
     rows = target.prompt(text, guidance)
     length = rows.ids.shape[1]
     shape = CacheShape(1, guidance, length + len(codes))
-    cache = KVCache(target.spec, shape, target.dtype, target.device)
-    context = cache.prefill(0, length, rows.starts, rows.origins)
-    features = [target.read(rows, context)[:, -1:]]
-    for step, code in enumerate(codes):
+    cache = CountedCache(target.spec, shape, target.dtype, target.device)
+    cache.begin(rows.starts, rows.origins)
+    features = [target.read(rows, cache.chain(length))[:, -1:]]
+    cache.advance([length])
+    for code in codes:
         ids = torch.full((guidance, 1), code + target.vocab.first_id)
-        view = CacheView(cache, torch.tensor([length + step]), length + step, 1)
-        context = view.open(torch.zeros(1, 1).long(), torch.ones(1, 1, 1).bool())
-        features.append(target.features(ids, context))
+        features.append(target.features(ids, cache.chain(1)))
+        cache.advance([1])
     return target.score(torch.cat(features, 1))
 
 

@@ -18,6 +18,8 @@ from drafters.calibrations import FILE, UNCALIBRATED, Calibrations, distribution
 from drafters.loading import LoadedDrafter
 from runs.methods import build_engine, calibration_of
 
+PLAIN = SamplingDistribution()
+
 
 def distributions(n: int, vocab: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
@@ -78,9 +80,6 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
     pairs = q[:, None] * q / (1 - q[:, None]) * (1 - torch.eye(3))
     counts = torch.bincount(tokens[0, :, 0] * 3 + tokens[0, :, 1], minlength=9).double()
     assert p_value(counts, pairs.flatten()) > 1e-4 and counts.sum() == 20_000
-
-
-PLAIN = SamplingDistribution()
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])

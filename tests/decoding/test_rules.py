@@ -25,6 +25,7 @@ from runs.session import Session
 WARM, GREEDY = SamplingDistribution(top_k=12), SamplingDistribution(temperature=0.0)
 TREE = {"method": "eagle2", "depth": 3, "width": 4, "nodes": 10}
 GRAFTED = {"method": "eagle_recall", "nodes": 9, "window": 6}
+IDS = 8  # of the rules' own trees
 LANTERN = LanternSettings(k=6, delta=0.3)
 LOSSLESS = {
     "rejection": MethodSettings(**TREE, proposal="topk", verifier="rejection"),
@@ -85,9 +86,6 @@ def test_drawn_children_leave_the_exact_rule_exact(made) -> None:
     plain = made("plain", WARM, 1)
     assert made("exact, drawn", WARM, 3) == plain
     assert made("rejection", WARM, 3) != plain  # the same distribution, other images
-
-
-IDS = 8
 
 
 def test_an_empty_residual_is_an_error() -> None:

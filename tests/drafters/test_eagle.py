@@ -11,15 +11,14 @@ from small import open_lumina
 from decoding.sampling import SamplingDistribution
 from runs.session import Session
 
+PLAIN = SamplingDistribution()
+DISTRIBUTIONS = [PLAIN, SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)]
 TOLERANCE = {"rtol": 0, "atol": 1e-6}  # rotations are kept in fp32
 
 
 @pytest.fixture(params=[(), (1,)], ids=["features", "hidden states too"])
 def session(request: pytest.FixtureRequest, session: Session) -> Session:
     return session_reading(session, request.param)
-
-
-PLAIN = SamplingDistribution()
 
 
 def two_images(
@@ -29,9 +28,6 @@ def two_images(
     rows = torch.randint(session.target.vocab.size, (2, codes), generator=generator).tolist()
     texts = "a cat", "three dogs"
     return [Image(session, distribution, *pair) for pair in zip(texts, rows, strict=True)]
-
-
-DISTRIBUTIONS = [PLAIN, SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)]
 
 
 def check_levels(session: Session, rounds: Rounds, levels: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from drafters.training.order import batch, captionless, feature_noise
 from drafters.training.shards import Example, ShardWriter, Tokens
 from support.json_files import read_lines
 
+CPU = torch.device("cpu")
 ABOUT = {"rows": 2, "columns": 3, "vocab": 9, "law": None}
 ABOUT |= {"settings": {"model": "tiny", "cfg": 3.0}}
 
@@ -186,9 +187,6 @@ def test_fewer_images_for_training_are_among_more_of_them(tmp_path):
         assert set(images) < set(tokens.split(2, most + 1)[0]) <= set(everything)
     with pytest.raises(ValueError, match=f"leaves {len(everything)} for training"):
         tokens.split(2, 9)
-
-
-CPU = torch.device("cpu")
 
 
 def test_every_image_comes_once_before_one_comes_again() -> None:
