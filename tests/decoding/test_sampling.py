@@ -15,6 +15,7 @@ from decoding.noise import stream_key, uniform
 from decoding.sampling import SamplingDistribution, choose
 from scripts.tools.compare_transformers import transformers_decode
 
+JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12)]
 CASES = [
     SamplingDistribution(temperature=t, top_k=k, top_p=p, cfg=g)
     for t, k, p, g in itertools.product((0.0, 0.7, 1.0), (0, 1, 5, 99), (1.0, 0.6), (1.0, 3.0))
@@ -72,9 +73,6 @@ def test_ties_go_to_the_lowest_id(width) -> None:
     log_p = torch.full((2, 4, 6), -3.0)
     log_p[..., [2, 5]] = -1.0
     assert (choose(log_p, torch.zeros(2, 4, width)) == 2).all()
-
-
-JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12)]
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from decoding.round import TreeShape, largest_of
 from decoding.tree import DraftTree
 
 VOCAB, DECIDED = 9, (3, 8)
+IDS, WINDOW = 3, 5  # of grafted trees and chains
 
 
 def noise_at(image: int, position: int, proposal: str) -> torch.Tensor:
@@ -171,9 +172,6 @@ def test_absent_nodes_are_no_levels() -> None:
     shorter = replace(tree, scores=scores)
     assert torch.equal(shorter.levels, tree.levels - 1)
     assert torch.equal(shorter.present.sum(1), (scores > -torch.inf).sum(1))
-
-
-IDS, WINDOW = 3, 5
 
 
 def chain(generator: torch.Generator, images: int, reach: int = WINDOW) -> Chain:

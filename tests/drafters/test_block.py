@@ -28,14 +28,13 @@ from models.base import Context
 from runs.methods import build_engine
 from runs.session import Session
 
+TREE = TreeShape(3, 2, 6)
+GENERATOR = torch.Generator().manual_seed(0)
+
 
 @pytest.fixture(params=[(), (1,)], ids=["features", "hidden states too"])
 def session(request: pytest.FixtureRequest, session: Session) -> Session:
     return session_reading(session, request.param)
-
-
-TREE = TreeShape(3, 2, 6)
-GENERATOR = torch.Generator().manual_seed(0)
 
 
 def random(*shape: int) -> Tensor:
