@@ -122,12 +122,19 @@ def verify_gain(tree: DraftTree, best: Tensor) -> Tensor:
     """Return what verifying each node is worth in tokens, for drafters that recall the outcome.
 
     A node yields its probability. On the best path it yields more: there this round predicts the
-    next positions anew, which makes later drafts right more often.
+    next positions anew, which makes later drafts right more often. No node is worth more than its
+    ancestors.
 
     best: (images, 1 + nodes) bool, which nodes are on the best path.
     """
     refresh = REFRESH * 2 ** -(tree.depths / HALVED).square()
-    return tree.scores.exp() + refresh * (best & tree.present)
+    gain, above = tree.scores.exp() + refresh * (best & tree.present), tree.parents
+    # A child that is certain may be worth more by rounding. Pruning could then keep it without its
+    # parent, and verification would accept what follows no decided token.
+    for _ in range(tree.height.bit_length()):  # each time over twice as many ancestors
+        gain = gain.minimum(gain.gather(1, above))
+        above = above.gather(1, above)
+    return gain
 
 
 def best_path(tree: DraftTree) -> Tensor:

@@ -18,7 +18,7 @@ from fakes import (
 )
 
 from configs.method_table import TREES
-from decoding.graft import HALVED, REFRESH, Chain, graft, verify_gain
+from decoding.graft import HALVED, REFRESH, Chain, best_path, graft, verify_gain
 from decoding.noise import gumbel
 from decoding.policies.dynamic import DynamicTree, best_nodes
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
@@ -101,6 +101,25 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
         whole = {path_to(tied, image, node) for node in range(16)}
         paths = [path_to(kept, image, node) for node in range(1, nodes + 1)]
         assert set(paths) <= whole and len(set(paths)) == nodes
+        assert all(path[:-1] == () or path[:-1] in paths for path in paths)
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 8, 15])
+def test_pruning_keeps_parents_where_rounding_favours_children(nodes) -> None:
+    """Grafting sums a path in another order than its beginning: a certain child may score more."""
+    generator = torch.Generator().manual_seed(nodes)
+    tree = random_tree(generator, 20, 16, vocab=4)
+    above = tree.scores.gather(1, tree.parents)
+    certain = (tree.depths > 1) & (torch.rand(above.shape, generator=generator) < 0.5)
+    scores = torch.where(certain, above.nextafter(torch.zeros_like(above)), tree.scores)
+    rounded = replace(tree, scores=scores)
+    kept = best_nodes(
+        rounded, verify_gain(rounded, best_path(rounded)), round_of([TreeShape(9, 9, nodes)] * 20)
+    )
+    for image in range(20):
+        whole = {path_to(tree, image, node) for node in range(17)}
+        paths = {path_to(kept, image, node) for node in range(1, nodes + 1)}
+        assert paths <= whole and len(paths) == nodes
         assert all(path[:-1] == () or path[:-1] in paths for path in paths)
 
 
