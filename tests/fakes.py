@@ -107,7 +107,9 @@ def path_to(tree: DraftTree, image: int, node: int) -> Path:
     path: Path = ()
     while node:
         path = (int(tree.tokens[image, node]), *path)
-        node = int(tree.parents[image, node])
+        parent = int(tree.parents[image, node])
+        assert parent < node  # else this would not end
+        node = parent
     return path
 
 
