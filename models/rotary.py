@@ -26,7 +26,7 @@ class Rotary(nn.Module):
         return self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
 
     def table_in(self, dtype: torch.dtype) -> Tensor:
-        """Return the table (positions, 2 head_dim) rounded to a type, on a CPU; bf16 in fp32."""
+        """Make the table (positions, 2 head_dim), rounded to a type, on a CPU; bf16 in fp32."""
         table = self._build(torch.device("cpu")).to(dtype)
         # Rounded as in torch's passes, in the type that the kernels compute in.
         return table.float() if dtype == torch.bfloat16 else table

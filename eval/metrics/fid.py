@@ -43,8 +43,7 @@ def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = N
     shared = np.sqrt(np.linalg.eigvalsh(root @ one.covariance @ root).clip(0)).sum()
     apart = ((one.mean - other.mean) ** 2).sum()
     spread = np.trace(one.covariance) + np.trace(other.covariance) - 2 * shared
-    # rounding alone makes it negative, for equal sets; `max` keeps NaN only as its first argument
-    return max(float(apart + spread), 0.0)
+    return max(0.0, float(apart + spread))  # rounding alone makes it negative, for equal sets
 
 
 class Fid(Metric):

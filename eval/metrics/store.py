@@ -68,6 +68,10 @@ class FeatureStore:
             for start in range(0, len(missing), self.batch_size):
                 batch = missing[start : start + self.batch_size]
                 rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
+                if not np.isfinite(rows).all():
+                    raise Unavailable(
+                        f"{network[:60]}: expected features, got NaN or infinity; check its weights"
+                    )
                 for key, row in zip(batch, rows, strict=True):
                     if not self._kept(paths[key], row):
                         unsaved[key] = row

@@ -30,7 +30,11 @@ pytestmark = pytest.mark.usefixtures("plain_blocks")
 GPU = torch.device("cuda:0")
 JOBS = [Job("0", "a cat", 3), Job("1", "three small dogs", 4)]
 # other rules judge trees on the host
-METHODS = [MethodSettings("adt", proposal="topk"), *(m for m in REPLAYED if m.verifier == "exact")]
+METHODS = [
+    MethodSettings("adt", proposal="topk"),
+    MethodSettings("static", tree="chain"),
+    *(method for method in REPLAYED if method.verifier == "exact"),
+]
 
 
 def empty_tensor(values, dtype=None, device=None, **_flags) -> Tensor:

@@ -109,13 +109,17 @@ def test_pruning_keeps_parents_where_rounding_favours_children(nodes) -> None:
     """Grafting sums a path in another order than its beginning: a certain child may score more."""
     generator = torch.Generator().manual_seed(nodes)
     tree = random_tree(generator, 20, 16, vocab=4)
-    above = tree.scores.gather(1, tree.parents)
-    certain = (tree.depths > 1) & (torch.rand(above.shape, generator=generator) < 0.5)
-    scores = torch.where(certain, above.nextafter(torch.zeros_like(above)), tree.scores)
+    certain = torch.rand(tree.scores.shape, generator=generator) < 0.9
+    scores = tree.scores.clone()
+    for node in range(1, 17):
+        above = scores.gather(1, tree.parents[:, node : node + 1])[:, 0]
+        more = above.nextafter(torch.ones_like(above))
+        raised = certain[:, node] & (tree.depths[:, node] > 1)
+        scores[:, node] = torch.where(raised, more, scores[:, node])
     rounded = replace(tree, scores=scores)
-    kept = best_nodes(
-        rounded, verify_gain(rounded, best_path(rounded)), round_of([TreeShape(9, 9, nodes)] * 20)
-    )
+    gain = verify_gain(rounded, best_path(rounded))
+    assert (gain[:, :, None] <= gain[:, None])[tree.visible].all()  # as that of every ancestor
+    kept = best_nodes(rounded, gain, round_of([TreeShape(9, 9, nodes)] * 20))
     for image in range(20):
         whole = {path_to(tree, image, node) for node in range(17)}
         paths = {path_to(kept, image, node) for node in range(1, nodes + 1)}

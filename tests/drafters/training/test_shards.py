@@ -165,6 +165,14 @@ def test_a_damaged_about_is_named(tmp_path, content):
             read(tmp_path)
 
 
+def test_an_about_of_another_program_stays(tmp_path):
+    about = tmp_path / "about.json"
+    about.write_text('{"name": "mine"}')
+    with pytest.raises(SettingsError, match="about.json: .*expected .*, got "):
+        ShardWriter(tmp_path, ABOUT)
+    assert about.read_text() == '{"name": "mine"}'
+
+
 def test_no_caption_stands_on_both_sides_of_a_split(tmp_path):
     fill(tmp_path, range(10))
     tokens = Tokens.read(tmp_path)

@@ -33,12 +33,6 @@ def test_figures_are_those_of_torch_fidelity(features):
     assert 0.1 < precision < 0.9 and 0.1 < recall < 0.9
 
 
-def test_a_distance_that_is_no_number_is_not_0(features):
-    real = Gaussian.of(features[1].numpy())
-    broken = Gaussian(np.full(12, np.nan), real.covariance)
-    assert np.isnan(frechet_distance(broken, real))
-
-
 def test_interval_of_a_mean_is_that_of_the_normal_distribution():
     values = np.random.default_rng(0).normal(size=400)
     figures, error = mean_interval(values), values.std() / 20

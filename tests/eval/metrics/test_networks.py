@@ -170,3 +170,10 @@ def test_missing_weights_say_where_users_get_them(tmp_path, images, name):
     with pytest.raises(Unavailable) as error:
         scores(tmp_path, name, images, **{flag: str(tmp_path / "nowhere")})
     assert f"--{flag}" in str(error.value) and SOURCES[flag] in str(error.value)
+
+
+def test_features_that_are_no_numbers_are_refused_and_not_kept(tmp_path, images):
+    store = FeatureStore(tmp_path / "features", 3)
+    with pytest.raises(Unavailable, match="broken: expected features, got NaN"):
+        store.images("broken", images, lambda batch: np.full((len(batch), 4), np.nan))
+    assert not list(tmp_path.rglob("*.npy"))
