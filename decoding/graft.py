@@ -5,6 +5,7 @@ that follows paths, and a chain of tokens predicted for the next positions, what
 between. One forward pass of the target verifies both.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -128,13 +129,10 @@ def verify_gain(tree: DraftTree, best: Tensor) -> Tensor:
     best: (images, 1 + nodes) bool, which nodes are on the best path.
     """
     refresh = REFRESH * 2 ** -(tree.depths / HALVED).square()
-    gain, above = tree.scores.exp() + refresh * (best & tree.present), tree.parents
+    gain = tree.scores.exp() + refresh * (best & tree.present)
     # A child that is certain may be worth more by rounding. Pruning could then keep it without its
     # parent, and verification would accept what follows no decided token.
-    for _ in range(tree.height.bit_length()):  # each time over twice as many ancestors
-        gain = gain.minimum(gain.gather(1, above))
-        above = above.gather(1, above)
-    return gain
+    return _over_ancestors(gain, tree, torch.minimum)
 
 
 def best_path(tree: DraftTree) -> Tensor:
@@ -175,13 +173,23 @@ def _agreed(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     log_hits = torch.where(agreed, better, log_hits)
     # NaN of a broken drafter must stay, so that it is reported
     log_hits = log_hits.masked_fill(tree.scores == -torch.inf, -torch.inf)
-    # the root adds 0, so paths that have reached it stay as they are
-    scores, above = log_hits, tree.parents
-    for _ in range((tree.height - 1).bit_length()):  # each time over twice as many ancestors
-        scores = scores + scores.gather(1, above)
-        above = above.gather(1, above)
+    scores = _over_ancestors(log_hits, tree, torch.add)  # to which the root adds 0
     children = torch.zeros_like(tree.parents).scatter_add(1, tree.parents, agreed.long())
     return replace(tree, scores=scores), children > 0
+
+
+def _over_ancestors(
+    values: Tensor, tree: DraftTree, join: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return values (images, 1 + nodes), each joined with those of its ancestors below the root.
+
+    The root's own may be joined any number of times.
+    """
+    above = tree.parents
+    for _ in range((tree.height - 1).bit_length()):  # each time over twice as many ancestors
+        values = join(values, values.gather(1, above))
+        above = above.gather(1, above)
+    return values
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
