@@ -160,7 +160,10 @@ def _after_interrupt(words: Sequence[str]) -> str:
     """Return what to say after Ctrl-C: whether the same command goes on from there."""
     resumes = "".join(words[:1]).startswith(("generate", "extract", "train", "tune"))
     resumes = resumes or any(word.startswith("--sweep") for word in words)
-    return "interrupted" + ("; the same command continues where it stopped" if resumes else "")
+    # which deletes the finished images each time
+    without = " without --overwrite" if any(w.startswith("--overwrite") for w in words) else ""
+    same = f"; the same command{without} continues where it stopped"
+    return "interrupted" + (same if resumes else "")
 
 
 if __name__ == "__main__":

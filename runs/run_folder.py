@@ -176,9 +176,11 @@ class RunFolder:
             yield
         except OSError as error:
             name = Path(error.filename or self.path).name
+            # the same command would delete them
+            without = ", continue without --overwrite" if self.settings.overwrite else ""
             raise self._error(
                 f"{reason(error)} ({name})",
-                "a folder with space to write; finished images are kept",
+                f"a folder with space to write; finished images are kept{without}",
             ) from error
 
     def _read(self) -> None:

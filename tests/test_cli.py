@@ -111,11 +111,16 @@ def test_version_is_one_line_for_a_bug_report(commit, monkeypatch, capsys):
         assert python == f"Python {platform.python_version()}"
 
 
-def test_an_interruption_says_that_the_same_command_continues(monkeypatch, model, capsys):
+@pytest.mark.parametrize(
+    ("flags", "said"), [([], "continues"), (["--overwrite"], "without --overwrite continues")]
+)
+def test_an_interruption_says_that_the_same_command_continues(
+    monkeypatch, model, capsys, flags, said
+):
     def interrupted(settings):
         raise KeyboardInterrupt
 
     stand_in = SimpleNamespace(generate_images=interrupted)
     monkeypatch.setitem(sys.modules, "runs.generate", stand_in)
-    assert main.main(["generate_images", "--prompt", "a cat", model]) == 130
-    assert "the same command continues" in capsys.readouterr().err
+    assert main.main(["generate_images", "--prompt", "a cat", model, *flags]) == 130
+    assert f"the same command {said}" in capsys.readouterr().err

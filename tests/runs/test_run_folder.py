@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import Damage, a_folder, content, cut, entries, gone
+from damage import Damage, a_folder, content, cut, entries, fill_disk, gone
 from fake_session import FakeEngine, fake_opener, fake_run
 from fake_session import content as content_of
 from PIL import Image
@@ -144,6 +144,17 @@ def test_overwrite_starts_anew_and_removes_only_what_is_ours(settings, tmp_path)
     assert sorted(os.listdir(tmp_path / "out/img")) == ["00000_0.png", "fox-2_0.png", "mine.png"]
     assert (tmp_path / "out/notes.md").exists() and not (tmp_path / "out/trace.jsonl").exists()
     assert list(open_folder(settings(seed=1))) == ["00000_0"]
+
+
+@pytest.mark.parametrize(
+    ("overwrite", "advice"), [(False, "kept, got No space"), (True, "kept, continue without")]
+)
+def test_a_full_disk_keeps_finished_images(settings, monkeypatch, overwrite, advice):
+    """With --overwrite the same command would delete them."""
+    fill_disk(monkeypatch, "00000_1.png")
+    with pytest.raises(SettingsError, match=f"finished images are {advice}"):
+        fill(settings(overwrite=overwrite), "00000_0", "00000_1")
+    assert list(open_folder(settings())) == ["00000_0"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
