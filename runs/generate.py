@@ -61,6 +61,9 @@ def generate_images(
         if missing:
             share = processes.share(missing)
             with _progress(settings, folder, (len(items), len(missing), len(share))) as progress:
+                from runs.drawing import image_jobs  # imports torch
+
+                folder.check_seeds(image_jobs(items, settings.seed))
                 seconds = _make(settings, folder, share, open_session, progress)
         folder.finish()
         if processes.rank == 0:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from PIL import Image
@@ -35,9 +35,13 @@ from support.processes import ALONE, Processes
 from support.provenance import identity, revision, versions
 from support.wording import differences, first_of
 
+if TYPE_CHECKING:  # imports torch
+    from decoding.images import Job
+
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
 TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
 _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
+_SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
 _LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
 _POSITIVE = ("tokens", "target_forwards", "seconds")
 _FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
@@ -97,8 +101,18 @@ class RunFolder:
             if record is not None and not same_prompt(record, item.prompt):
                 raise self._error(
                     f"image {item.id} of prompt {record['prompt']!r}, which is now {item.prompt!r}",
-                    "the same list of prompts, --overwrite or another folder",
+                    _SAME_PROMPTS,
                 )
+
+    def check_seeds(self, jobs: "Iterable[Job]") -> None:
+        """Raise a SettingsError if a finished image is of another seed than its id now means."""
+        for job in jobs:
+            record = self.records.get(job.id, {})
+            # quotes that older runs lost (`same_prompt`) are not in their seeds either
+            same = record.get("prompt") == job.prompt
+            if same and record.get("seed", job.seed) != job.seed:
+                why = "an equal prompt before it was added or removed"
+                raise self._error(f"image {job.id} of another seed, since {why}", _SAME_PROMPTS)
 
     def begin(self, hardware: Line) -> None:
         """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left."""

@@ -121,6 +121,33 @@ def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, name
             generate_images(settings(**flags), lambda settings: pytest.fail("called"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "before", "flags", "after"),
+    [
+        ("jsonl", ["x", "y"], {}, ["z", "x", "y"]),  # z would be the image of x again
+        ("txt", ["a cat", "a cat"], {"slice": "1-2"}, ["a dog", "a cat"]),
+    ],
+)
+def test_finished_images_whose_seeds_would_be_others_are_refused(
+    settings, tmp_path, kind, before, flags, after
+):
+    path = tmp_path / f"prompts.{kind}"
+
+    def write(lines: list[str]) -> None:
+        entries = [json.dumps({"id": name, "prompt": "a cat"}) for name in lines]
+        path.write_text("\n".join(entries if kind == "jsonl" else lines))
+
+    write(before)
+    make(settings(prompt=str(path), **flags))
+    kept = content(tmp_path / "out")
+    write(after)
+    with pytest.raises(SettingsError, match="got image (x_0|00001_0) of another seed, since an eq"):
+        make(settings(prompt=str(path)))
+    assert content(tmp_path / "out") == kept
+    write([*before, "w"])
+    assert make(settings(prompt=str(path))).drawn[-1] == ("w_0" if kind == "jsonl" else "00002_0")
+
+
 def test_kill_at_any_moment(settings, names, tmp_path):
     context = multiprocessing.get_context("fork")  # a new interpreter would first import torch
     chosen = settings(prompt=names, samples_per_prompt=4, trace=True)
