@@ -5,6 +5,7 @@ GPU every one of its steps would be a launch for all children and all images; on
 loop over small arrays.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +40,15 @@ class ImageTree:
         """Return the target's distribution (vocab,) after a node, in fp64."""
         return softmax(self.log_p[node])
 
-    def q(self, node: int) -> Array:
-        """Return the drafter's distribution (vocab,) after a node, in fp64."""
-        return softmax(self.log_q[node])
+    def q(self, node: int, drawn: Sequence[int] = ()) -> Array:
+        """Return the drafter's distribution (vocab,) after a node, in fp64, without drawn tokens.
+
+        It is all 0 if nothing is left.
+        """
+        # not q without them, scaled: beside a likely token others may be 0 that are drawn after it
+        rest = self.log_q[node].copy()
+        rest[list(drawn)] = -np.inf
+        return softmax(rest) if rest.max() > -np.inf else np.zeros(len(rest))
 
     def path_to(self, node: int) -> list[int]:
         """Return the nodes from the root to a node."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from configs.acceptance import GsdSettings
 from decoding.noise import ImageNoise
-from decoding.verifiers.host import Array, Choice, ImageTree, Walk, normalised, residual
+from decoding.verifiers.host import Array, Choice, ImageTree, Walk, residual
 
 
 class Sampled(Walk):
@@ -21,19 +21,15 @@ class Sampled(Walk):
     reads_distributions = True
 
     def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
-        p = tree.p(node)
-        if not tree.children[node]:
-            return None, p
-        q = tree.q(node)
+        p, drawn = tree.p(node), []
         for child in tree.children[node]:
-            token = tree.tokens[child]
+            token, q = tree.tokens[child], tree.q(node, drawn)
             p_mass, q_mass = self.masses(p, q, token)
             # a product, because q is 0 where an earlier sibling had the same token
             if noise.accept(tree.depths[node], token) * q_mass < p_mass:
                 return child, p
             p = residual(p, q)
-            q[token] = 0
-            q = normalised(q)
+            drawn.append(token)
         return None, p
 
     def masses(self, p: Array, q: Array, token: int) -> tuple[float, float]:

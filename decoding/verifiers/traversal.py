@@ -37,16 +37,14 @@ class Traversal(HostRule):
 
         weight: p of the node.
         """
-        p = tree.p(node)
-        q = tree.q(node) if tree.children[node] else p  # a leaf has no q, and none is read
+        p, drawn = tree.p(node), []
         for child in tree.children[node]:
-            token = tree.tokens[child]
+            token, q = tree.tokens[child], tree.q(node, drawn)
             chance = min(weight * p[token] / max(q[token], TINY), 1.0)
             if accepted := self._accepted(tree, child, chance, noise):
                 return accepted
             weight, p = self.refuse(weight, p, q)
-            q[token] = 0
-            q = normalised(q)
+            drawn.append(token)
         # a refused position is judged again in a later round: numbers are the round's own
         if node == 0 or noise.accept(0, node) < weight:
             return node, p

@@ -17,8 +17,9 @@ from decoding.positional_noise import NodeNoise
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.rejection import Rejection
+from decoding.verifiers.sampled import Sampled
 from decoding.verifiers.spectr import selection_ratio
-from decoding.verifiers.traversal import Block
+from decoding.verifiers.traversal import Block, Traversal
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -86,6 +87,18 @@ def test_drawn_children_leave_the_exact_rule_exact(made) -> None:
     plain = made("plain", WARM, 1)
     assert made("exact, drawn", WARM, 3) == plain
     assert made("rejection", WARM, 3) != plain  # the same distribution, other images
+
+
+@pytest.mark.parametrize("rule", [Sampled(), Traversal()], ids=["sampled", "traversal"])
+def test_a_draft_that_q_hardly_has_is_judged_by_what_it_has(rule) -> None:
+    """In fp32 q of the second draft is 0 beside the first; low temperatures make such q."""
+    laws = Distributions(vocab=3, length=1)
+    laws.log_p = torch.tensor([0.3, 1e-9, 0.7]).log().expand(4, 3)
+    laws.log_q = torch.tensor([0.0, -200.0, -400.0]).expand(4, 3)
+    noise = noise_of(range(1000), 2, 3)
+    _, verdict = one_round(laws, StaticTree(rank_paths("root:2")), "sampled", rule, noise)
+    counts = verdict.emitted[:, 0].bincount(minlength=3)
+    assert counts[1] == 0 and 230 < counts[0] < 370  # five standard deviations
 
 
 def test_an_empty_residual_is_an_error() -> None:
