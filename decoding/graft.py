@@ -166,9 +166,10 @@ def _agreed(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     The second value, (images, 1 + nodes) bool, marks the nodes with such a child.
     """
     log_hits = tree.scores - tree.scores.gather(1, tree.parents)
-    step = (tree.depths - 1).clamp(0, chain.tokens.shape[1] - 1)
+    step = (tree.depths - 1).clamp(0, chain.window - 1)
     predicted = tree.tokens == chain.tokens.gather(1, step)
-    agreed = (tree.depths > 0) & predicted & tree.present
+    inside = (tree.depths > 0) & (tree.depths <= chain.window)
+    agreed = inside & predicted & tree.present
     better = log_hits.maximum(chain.log_hits.gather(1, step))
     log_hits = torch.where(agreed, better, log_hits)
     # NaN of a broken drafter must stay, so that it is reported

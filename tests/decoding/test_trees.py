@@ -224,7 +224,7 @@ def grafted_paths(tree: DraftTree, image: int, ahead: Chain) -> dict[Path, float
 
 
 @pytest.mark.parametrize("reach", [0, 2, WINDOW, 9])
-@pytest.mark.parametrize("nodes", [1, 6])
+@pytest.mark.parametrize("nodes", [1, 6, 20])  # of 20, some are deeper than the window
 def test_every_path_once_with_its_chance(nodes, reach) -> None:
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
