@@ -128,15 +128,20 @@ def listed_files(folder: Path) -> list[Path]:
 
 
 def placed_keys(folder: Path) -> dict[str, Path]:
-    """Return the shard of every key, as the folder's index says; empty without an index."""
-    for index in WEIGHT_INDEXES:
+    """Return the shard of every key, as the folder's index says; empty without an index.
+
+    An index of .bin files beside whole safetensors does not count.
+    """
+    for name, index in zip(WEIGHT_FILES, WEIGHT_INDEXES, strict=True):
         if (folder / index).is_file():
             weight_map = read_object(folder / index).get("weight_map")
             if not isinstance(weight_map, dict) or not all(
-                isinstance(name, str) for name in weight_map.values()
+                isinstance(shard, str) for shard in weight_map.values()
             ):
                 raise ValueError(f"{folder / index} has no weight_map")
-            return {key: folder / name for key, name in weight_map.items()}
+            return {key: folder / shard for key, shard in weight_map.items()}
+        if (folder / name).is_file():
+            break
     return {}
 
 

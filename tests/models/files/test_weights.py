@@ -100,6 +100,12 @@ def test_damaged_indexes(content, suffix, part) -> None:
         load_part()
 
 
+def test_an_index_of_files_that_were_left_out_does_no_harm(part) -> None:
+    home, load_part = part
+    (home / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "absent.bin"}}')
+    load_part()
+
+
 def test_an_index_that_names_the_wrong_shard_does_no_harm(part) -> None:
     home, load_part = part
     store_weights(home, "sharded safetensors")
