@@ -30,6 +30,8 @@ from support.progress import Progress, plural
 _SHARD = 16  # images
 _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leave its caches
 _NAMES = ("ids", "features", "starts", "origins")
+# which older folders do not name
+_LATER = ("negative_prompt", "tokenizer_path", "text_encoder_path")
 Rower = Callable[[Sequence[int], Sequence[int] | None], Rows]
 
 
@@ -108,17 +110,28 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def cached(
-    computed: Computed, folder: Path, checkpoint: str, crew: Processes, progress: Progress
+    computed: Computed,
+    folder: Path,
+    target: dict[str, str | None],
+    crew: Processes,
+    progress: Progress,
 ) -> Cached:
     """Fill the folder with what is missing, each process its own shards; return its reader.
 
+    Args:
+        computed: makes what is missing.
+        folder: where the features lie.
+        target: what tells the target from others, by name.
+        crew: the processes that share the work.
+        progress: says how far it is.
+
     Raises:
-        SettingsError: the folder holds features of other tokens or of another checkpoint, or the
-            disk has no room.
+        SettingsError: the folder holds features of other tokens or of another target, or the disk
+            has no room.
     """
     count = len(computed.tokens)
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, computed, checkpoint)
+    _claim(folder, computed, target)
     crew.wait()
     shards = [range(first, min(first + _SHARD, count)) for first in range(0, count, _SHARD)]
     missing = [n for n in range(len(shards)) if not shard_path(folder, n).is_file()]
@@ -151,11 +164,11 @@ def _shard(computed: Computed, images: range) -> bytes:
     return save(tensors, prompts)
 
 
-def _claim(folder: Path, computed: Computed, checkpoint: str) -> None:
+def _claim(folder: Path, computed: Computed, target: dict[str, str | None]) -> None:
     """Note what the folder's features are of; a SettingsError if they are of something else."""
     about = {
         "tokens": fingerprint(computed.tokens),
-        "checkpoint": checkpoint,
+        **target,
         "guidance": computed.guidance,
         "precision": computed.precision,
         "dtype": str(computed.stored).removeprefix("torch."),
@@ -166,7 +179,7 @@ def _claim(folder: Path, computed: Computed, checkpoint: str) -> None:
         replace_file(path, json.dumps(about).encode())  # by all processes, with the same content
     noted = read_object(path)
     for name, value in about.items():
-        if noted.get(name) != value:
+        if noted.get(name) != value and (name in noted or name not in _LATER):
             allowed = f"a new folder: this one is of {name} {noted.get(name)!r}, not {value!r}"
             refuse("cache_features", str(folder), allowed)
 

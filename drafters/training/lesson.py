@@ -91,8 +91,10 @@ class Lessons:
             if indices[0] not in self._drawn:
                 self._drawn[indices[0]] = self.rows(images, None)
             rows = self._drawn[indices[0]]
-            order = generator(s.seed, "cpu", "rounds", self.step, *indices)
-            varied = [pick(drawn.readings, order, number) for drawn in rows]
+            varied = [
+                pick(drawn.readings, generator(s.seed, "cpu", "rounds", self.step, index), number)
+                for index, drawn in zip(indices, rows, strict=True)
+            ]
         else:
             rows = self.rows(images, self._picks(indices))
             rows = rows.to(self.device, self.head.fc.weight.dtype)

@@ -100,14 +100,15 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
     Norms and biases have no weight decay. muon: the dtype that Muon orthogonalises in; None: AdamW
     alone.
     """
+    # rows of a table are independent of each other, so they are not orthogonalised
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices, tables, plain = [], [], []
     for name, weight in model.named_parameters():
         # by name, too: norms of queries and keys are matrices, with weights for every head
         if weight.requires_grad and (weight.ndim == 1 or "norm" in name):
             plain.append(weight)
         elif weight.requires_grad:
-            # rows of a table are independent of each other, so they are not orthogonalised
-            table = name.endswith(("embedding.weight", "head.weight"))
+            table = id(weight) in embeddings or name.endswith("head.weight")
             (tables if table else matrices).append(weight)
     decayed = tables if muon else matrices + tables
     groups = [

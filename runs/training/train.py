@@ -18,7 +18,7 @@ from torch import Tensor
 from configs.fields import refuse, refusing, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.kinds import DEFAULT
-from drafters.training.features import Computed, cached
+from drafters.training.features import Computed, cached, fingerprint
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
@@ -78,6 +78,16 @@ def _sampled_otherwise(settings: TrainSettings, tokens: Tokens) -> str | None:
     return f"note: {settings.tokens} was sampled with {', '.join(other)}" if other else None
 
 
+def _named_target(settings: TrainSettings, tokens: Tokens) -> dict[str, str | None]:
+    """Return what tells the target of cached features from others, by name."""
+    names = {"checkpoint": tokens.about["checkpoint"], "negative_prompt": settings.negative_prompt}
+    for flag in ("tokenizer_path", "text_encoder_path"):
+        path = getattr(settings, flag)
+        local = path is not None and Path(path).exists()
+        names[flag] = checkpoint_id(path) if local else path
+    return names
+
+
 def read_tokens(settings: TrainSettings) -> Tokens:
     """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
     with refusing("--tokens: "):
@@ -121,9 +131,10 @@ class Training:
         layers = head.spec.target_layers
         rows = Computed(target, tokens, settings.guidance, settings.precision, layers)
         if settings.cache_features is not None:
-            folder, checkpoint = Path(settings.cache_features), tokens.about["checkpoint"]
-            rows = cached(rows, folder, checkpoint, crew, progress)
+            target_names = _named_target(settings, tokens)
+            rows = cached(rows, Path(settings.cache_features), target_names, crew, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
+        self.fingerprint = fingerprint(tokens)
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens
         draws = settings.drafter == "block"
@@ -191,8 +202,8 @@ class Training:
     def _save(self) -> None:
         if self.crew.rank == 0:
             # With `recent`, the first line of the log after a resume is a mean over all its steps.
-            state = self.lessons.state() | {"settings": self._identity(), "recent": self.recent}
-            save_state(self.checkpoint, state)
+            made = {"settings": self._identity(), "tokens": self.fingerprint}
+            save_state(self.checkpoint, self.lessons.state() | made | {"recent": self.recent})
         self.crew.wait()
 
     def _resume(self) -> None:
@@ -221,9 +232,15 @@ class Training:
             allowed = f"{made.get(name)!r}, as the checkpoint in {self.settings.output_dir} has"
             advice = "Or use another --output_dir."
             if name == "steps":
-                drafter = self.settings.folder / "drafter"
-                advice = f"To train on, use --start_from {drafter} and another --output_dir."
+                advice = self._train_on()
             refuse(name, value, allowed, advice)
+        if state.get("tokens", self.fingerprint) != self.fingerprint:  # older ones have none
+            allowed = f"the images that the checkpoint in {self.settings.output_dir} was made with"
+            refuse("tokens", self.settings.tokens, f"{allowed}; these are others", self._train_on())
+
+    def _train_on(self) -> str:
+        drafter = self.settings.folder / "drafter"
+        return f"To train on, use --start_from {drafter} and another --output_dir."
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,6 +178,32 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
         torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
 
 
+def test_muon_leaves_tables_to_adamw(folders, tmp_path) -> None:
+    lessons = open_training(folders, tmp_path, optimizer="muon", **BLOCK).lessons
+    matrices = {
+        id(weight) for group in lessons.optimizers[0].param_groups for weight in group["params"]
+    }
+    assert id(lessons.head.fc.weight) in matrices and id(lessons.head.steps.weight) not in matrices
+
+
+def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:
+    """As two processes do. The rounds are numbers here: rounding may change real ones."""
+    read = []
+    for accumulate in (1, 4):
+        lessons = open_training(
+            folders, tmp_path, batch_size=8, accumulate=accumulate, **BLOCK
+        ).lessons
+        lessons.rows = lambda images, _: [
+            SimpleNamespace(readings=[(image, number) for number in range(40)]) for image in images
+        ]
+        picked: list[list[tuple[int, int]]] = []
+        lessons.loss = lambda _, rows, picks, to=picked: to.extend(picks)
+        for indices in lessons._shares():
+            lessons._loss(indices, 0)
+        read.append(picked)
+    assert len(read[0]) == 8 and read[0] == read[1]
+
+
 @only_in_all  # processes that wait for each other are slow on two cores
 def test_two_processes_train_as_one(folders, tmp_path) -> None:
     one = run(folders, tmp_path / "one", batch_size=8, steps=4)
@@ -222,6 +249,36 @@ def test_a_cache_without_room_or_of_other_tokens_is_refused(
     for changed, message in cases:
         with pytest.raises(SettingsError, match=f"--cache_features.*{message}"):
             open_training(folders, tmp_path / "out", cache_features=tmp_path / "cache", **changed)
+
+
+def test_a_cache_of_another_negative_prompt_is_refused(tmp_path) -> None:
+    """Emu3's unconditional row holds it, so features differ."""
+    folder = SMALL["emu3"].write(tmp_path)
+    write_tokens(tmp_path / "tokens", "emu3", folder, (4, 4), 8)
+    more = {"model": "emu3", "model_path": folder, "cache_features": tmp_path / "cache"}
+    more |= {"holdout": 2, "batch_size": 2} | LAYOUTS["emu3"]
+    open_training(tmp_path, tmp_path / "out", **more, negative_prompt="blurry")
+    with pytest.raises(SettingsError, match="negative_prompt 'blurry', not 'dark'"):
+        open_training(tmp_path, tmp_path / "out", **more, negative_prompt="dark")
+    about = tmp_path / "cache" / "about.json"
+    older = json.loads(about.read_text())
+    del older["negative_prompt"]
+    about.write_text(json.dumps(older))
+    open_training(tmp_path, tmp_path / "out", **more, negative_prompt="dark")
+
+
+def test_a_training_goes_on_with_its_own_images_only(folders, tmp_path) -> None:
+    """More images change which are held out, and the order of all others."""
+    tokens = write_tokens(tmp_path / "tokens", "tiny", folders / "model", (4, 4), 12)
+    more = {"tokens": tokens, "holdout": 2, "batch_size": 2}
+    training = open_training(folders, tmp_path / "out", **more)
+    training.lessons.update()
+    training._save()
+    open_training(folders, tmp_path / "out", **more)._resume()
+    shutil.rmtree(tokens)
+    write_tokens(tokens, "tiny", folders / "model", (4, 4), 24)
+    with pytest.raises(SettingsError, match="--tokens: expected the images .* --start_from"):
+        open_training(folders, tmp_path / "out", **more)._resume()
 
 
 def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
