@@ -209,10 +209,14 @@ class Trials:
     def keep(self, **values: object) -> None:
         append_lines(self.path, [{"id": self.key} | values])
 
-    def add(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> None:
+    def add(
+        self, method: MethodSettings, turn: int, jobs: list[Job], run: Callable[[], Measurement]
+    ) -> None:
         """Take over an earlier command's measurement, or make a new one and keep it."""
         name = self.name(method)
-        if (one := self.earlier.get((name, turn))) is not None:
+        one = self.earlier.get((name, turn))
+        # the prompts may have been edited since
+        if one is not None and [image.job for image in one.images] == jobs:
             self.replayed += sum(image.seconds for image in one.images)
         else:
             one = run()
@@ -282,7 +286,7 @@ class Contest:
             if self._now() >= end and self.trials.measured:
                 break
             try:
-                self.trials.add(method, turn, lambda m=method: self.measure(m, jobs))
+                self.trials.add(method, turn, jobs, lambda m=method: self.measure(m, jobs))
             except torch.OutOfMemoryError:
                 name = method_words(settings_dict(method))
                 remark(f"{name}: does not fit into memory, so not tried")

@@ -237,7 +237,8 @@ def test_what_another_command_fitted_is_taken_over(tmp_path) -> None:
     """Flag by flag; what was measured without fitted numbers is not."""
     path, recall = tmp_path / "trials", MethodSettings("recall")
     machine = Machine({recall: 1.0})
-    Trials(path, "key").add(recall, 0, lambda: machine.measure(recall, [Job("0", "a cat", 0)]))
+    jobs = [Job("0", "a cat", 0)]
+    Trials(path, "key").add(recall, 0, jobs, lambda: machine.measure(recall, jobs))
     again = Trials(path, "key")
     assert again.fitted == {} and again.earlier.keys() == {(again.name(recall), 0)}
     again.keep(calibration="1.5")
@@ -271,4 +272,5 @@ def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypat
     assert "the same command continues where it stopped" in capsys.readouterr().err
     (kept,) = tmp_path.glob("*.trials.jsonl")
     assert len(kept.read_text().splitlines()) == 5, "four measurements after the fitted numbers"
+    (tmp_path / "prompts.txt").write_text("a cat\na fox\n")  # whose images are other ones
     assert tune() == 0
