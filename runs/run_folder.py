@@ -131,10 +131,11 @@ class RunFolder:
 
     def _begin(self, hardware: Line) -> None:
         earlier: list[Line] = []
-        if self._previous is not None:
+        if self._previous is not None and self.records:  # or no image is of an earlier command
             # settings that change the images are the same in all commands of a folder
             shared = ("settings", "identity", "earlier")
             last = {name: value for name, value in self._previous.items() if name not in shared}
+            last["batch_size"] = self._previous["settings"].get("batch_size")  # which changes times
             earlier = [*self._previous["earlier"], last]
         manifest = {
             "settings": settings_dict(self.settings),

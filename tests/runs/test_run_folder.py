@@ -50,6 +50,7 @@ def open_folder(settings: RunSettings) -> dict[str, dict]:
 
 
 def test_what_is_saved_is_there_again(settings, tmp_path):
+    fill(settings(batch_size=4))  # which makes no image
     fill(settings(), "00000_0", "00000_1", trace=True)
     found = open_folder(settings())
     content = (tmp_path / "out/img/00000_1.png").read_bytes()
@@ -65,7 +66,8 @@ def test_what_is_saved_is_there_again(settings, tmp_path):
     assert {"python", "torch", "transformers", "diffusers", "numpy"} == manifest["versions"].keys()
     fill(settings(batch_size=2))
     manifest = json.loads((tmp_path / "out/run.json").read_text())
-    assert manifest["settings"]["batch_size"] == 2 and len(manifest["earlier"]) == 1
+    assert manifest["settings"]["batch_size"] == 2
+    assert [command["batch_size"] for command in manifest["earlier"]] == [1]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])

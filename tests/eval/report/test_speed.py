@@ -1,5 +1,7 @@
 """Speed rows by hand, their tables and their words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_runs import made_record, write_records, write_run
@@ -112,6 +114,26 @@ def test_other_distributions_are_not_compared_and_other_batch_sizes_are_marked(p
     cells = cells_of(row)
     assert cells["speed-up"].startswith("2.00 [") and cells["speed-up"].endswith(" (!)")
     assert cells["same images"] == "9/9 (!)"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "doubted"),
+    [
+        ({}, None),  # of an older folder
+        ({"batch_size": 1, "hardware": {"device": "cpu"}, "versions": {"torch": "x"}}, None),
+        ({"batch_size": 4}, "batch_size"),
+        ({"hardware": {"device": "cuda"}}, "hardware"),
+        ({"versions": {"torch": "y"}}, "versions"),
+    ],
+)
+def test_a_run_resumed_under_other_conditions_is_marked(plain, adt, earlier, doubted) -> None:
+    run = adt()
+    resumed = replace(run, manifest=run.manifest | {"earlier": [{}, earlier]})
+    warnings = () if doubted is None else (f"adt was resumed with other {doubted}",)
+    for rows in ((resumed, plain), (plain, resumed)):
+        row = row_of(*rows)
+        assert row.warnings == warnings and row.doubtful is bool(warnings)
+    assert row_of(resumed, resumed).warnings == ()
 
 
 @pytest.mark.parametrize(
