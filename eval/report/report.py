@@ -32,6 +32,7 @@ _BAR = "#4477aa"  # seen on white and on black
 _MEDIAN = "#dd7733"
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a folder's name may have two $
     "font.family": "sans-serif",
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), _INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), _INK),

@@ -78,9 +78,9 @@ def check_page(text: str) -> None:
     assert '<meta name="viewport"' in text and "@media print" in text
 
 
-def test_prompts_are_text_in_the_report(tmp_path, drawn):
+def test_prompts_and_names_are_text_in_the_report(tmp_path, drawn):
     prompt = """a <b>bold</b> & "quoted" <script>alert('x')</script>"""
-    run = write_run(tmp_path / "a_run", drawn[0][:1], [prompt])
+    run = write_run(tmp_path / "a_run $\\x$", drawn[0][:1], [prompt])
     evaluate(settings_of(tmp_path, run, metrics="none"), read_runs([str(run)]))
     text = (run / "evaluation/report.html").read_text()
     assert "<b>" not in text and "<script" not in text
