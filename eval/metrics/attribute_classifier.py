@@ -66,18 +66,23 @@ class Attributes:
 
     @classmethod
     def from_prompt(cls, prompt: str, labels: Labels) -> Attributes:
-        """Return what a caption states; ValueError if it names no background, or no object."""
+        """Return what a caption states.
+
+        ValueError if it names no background, no object, or one by other words than in captions,
+        such as "two red squares" or "a circle".
+        """
         kinds, grounds = map("|".join, (labels.background_kinds, labels.background_colours))
         colours, shapes = map("|".join, (labels.colours, labels.shapes))
         prompt = prompt.lower()
         ground = re.search(
             rf"\b(?:({kinds}) ({grounds})|({grounds}) ({kinds})) (?:background|backdrop)\b", prompt
         )
-        pairs = frozenset(re.findall(rf"\b({colours}) ({shapes})\b", prompt))
-        if not ground or not pairs:
+        pairs = re.findall(rf"\b({colours}) ({shapes})\b", prompt)
+        named = re.findall(rf"\b(?:{shapes})", prompt)  # also plurals, and shapes without a colour
+        if not ground or not pairs or len(pairs) < len(named):
             like = "'a red circle on a plain blue background', in the classifier's words"
             raise ValueError(f"prompt: expected such as {like}, got {prompt!r}")
-        return cls.of(ground[1] or ground[4], ground[2] or ground[3], pairs)
+        return cls.of(ground[1] or ground[4], ground[2] or ground[3], frozenset(pairs))
 
 
 def compare(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, float]:

@@ -65,7 +65,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     save_file({"weight": torch.zeros(2)}, str(tmp_path / "other.safetensors"))
     with pytest.raises(ValueError, match="expected labels in its metadata"):
         AttributeClassifier.load(tmp_path / "other.safetensors")
-    for prompt in ("a cat", "a red star", "on a plain blue background"):
+    unread = ["a cat", "a red star", "on a plain blue background"]
+    objects = ("a red ring and two green squares", "a blue star and a ring", "a blue star, 3 stars")
+    for prompt in (*unread, *(f"{words} on a plain blue background" for words in objects)):
         with pytest.raises(ValueError, match="prompt: expected"):
             Attributes.from_prompt(prompt, LABELS)
 
