@@ -46,7 +46,7 @@ ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
 _FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
 SETTINGS = flags_in(EngineSettings)
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
-_NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "repeats"}
+_NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
 _SIZE = "target_size='1024x576' of from_pretrained, with a model that has several sizes"
 # Arguments of diffusers and transformers, and how to say the same here.
 _ELSEWHERE = {

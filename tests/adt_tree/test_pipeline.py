@@ -249,7 +249,7 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
         ({"seed": [1, 2]}, "seed: expected one seed, or a list of 1, one per image, got .1, 2."),
         ({"seed": [-1]}, "seed: .*got -1"),
         ({"guidance_scale": 0}, "guidance_scale: expected 1 for no guidance.*got 0.0"),
-        ({"progress_bar": "no"}, "progress_bar: expected True or False.*got 'no'"),
+        ({"progress_bar": "no"}, "^progress_bar: expected True or False.*got 'no'"),
         ({"callback_on_step_end": 3}, "callback_on_step_end: expected a function.*got 3"),
         *(
             ({"prompt": prompt}, "expected a text, or a list of texts, got")
