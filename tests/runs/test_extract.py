@@ -168,6 +168,11 @@ def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, 
         assert line.startswith(f"10 images in {tmp_path / 'out'} ({new} new), {skips}")
     white = np.full((SIDE, SIDE, 3), 255, np.uint8)
     assert [by_caption(tmp_path / "out")["white"]] == encoded(checkpoint, white)
+    (images / "mute.txt").write_text("mended")
+    (tmp_path / "out/skipped.jsonl").unlink()  # so that they are tried again (docs/training.md)
+    run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    ids, captions, _, _, skipped = content(tmp_path / "out")
+    assert len(ids) == 11 and "mended" in captions and len(skipped) == 6
 
 
 def test_names_and_captions_in_no_encoding_do_not_stop_it(checkpoint, images, tmp_path):
