@@ -39,7 +39,7 @@ def asked_help(words: Sequence[str]) -> str:
 
 def program_help() -> str:
     rows = [f"  python main.py {name:16} {command.summary}" for name, command in COMMANDS.items()]
-    commands, prompt = "\n".join(rows), "a small red circle on a grassy background"
+    commands, prompt = "\n".join(rows), "a red circle on a plain blue background"
     return f"""\
 ADT-Tree: exact, fast image generation with autoregressive models
 

@@ -17,7 +17,7 @@ from support.script import run_script
 _NOTE = "<!-- Made from the flags by `python -m scripts.tools.command_reference`. -->"
 # By command: an example, and the page that explains it.
 GUIDES = {
-    "generate_images": ('--prompt "a small red circle on a grassy background"', "generating.md"),
+    "generate_images": ('--prompt "a red circle on a plain blue background"', "generating.md"),
     "benchmark": ("--prompt prompts.txt --methods ar,jacobi,adt", "measuring.md"),
     "tune": ("--model tiny --minutes 10", "which_method.md"),
     "evaluate": ("--output_dir outputs/ar,outputs/adt", "evaluating.md"),

@@ -17,7 +17,9 @@ from configs.command_line import read_words
 from configs.commands import COMMANDS, flags_of
 from configs.gone import GONE_FLAGS
 from configs.targets import ROOT, TARGETS
+from eval.metrics.attribute_classifier import Attributes
 from eval.report.speed import PUBLISHED
+from scripts.tiny.train_attributes import LABELS
 from scripts.tools.command_reference import GUIDES, page
 
 # users put public weights there
@@ -67,6 +69,12 @@ def commands(page: str) -> list[list[str]]:
             words = shlex.split(line, comments=True)[len(start.split()) :]  # up to a pipe or file
             found.append([*takewhile(lambda word: word[0] not in "|>&;", words)])
     return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_prompts_of_the_included_model_are_like_its_captions(page: str) -> None:
+    for prompt in re.findall(r'"([^"\n]* on a [^"\n]*background)"', read(page)):
+        Attributes.from_prompt(prompt, LABELS)  # a ValueError for others
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/commands.md"])
