@@ -61,7 +61,8 @@ def compared(run: Run, other: Run) -> Baseline:
         for name in ("hardware", "versions")
         if run.manifest.get(name) != other.manifest.get(name)
     ]
-    doubts += [] if run is other else [*_resumptions(run), *_resumptions(other)]
+    if run is not other:
+        doubts += [*_resumptions(run), *(f"baseline {text}" for text in _resumptions(other))]
     keys = tuple(key for key in other.by_image if key in run.by_image)
     return Baseline(other, keys, tuple(_differences(_DISTRIBUTION, *identities)), tuple(doubts))
 
@@ -88,7 +89,7 @@ def _resumptions(run: Run) -> list[str]:
     """Return, in words, what differs between the commands that made a run's images."""
     latest = run.manifest | {"batch_size": run.settings["batch_size"]}
     return [
-        f"{run.name} was resumed with other {name}"
+        f"resumed with other {name}"
         for name in ("batch_size", "hardware", "versions")
         # commands of older folders have no batch size
         if any(one.get(name) not in (None, latest.get(name)) for one in run.manifest["earlier"])

@@ -129,10 +129,10 @@ def test_other_distributions_are_not_compared_and_other_batch_sizes_are_marked(p
 def test_a_run_resumed_under_other_conditions_is_marked(plain, adt, earlier, doubted) -> None:
     run = adt()
     resumed = replace(run, manifest=run.manifest | {"earlier": [{}, earlier]})
-    warnings = () if doubted is None else (f"adt was resumed with other {doubted}",)
-    for rows in ((resumed, plain), (plain, resumed)):
-        row = row_of(*rows)
-        assert row.warnings == warnings and row.doubtful is bool(warnings)
+    for run, baseline, words in ((resumed, plain, ""), (plain, resumed, "baseline ")):
+        row = row_of(run, baseline)
+        assert row.warnings == ((f"{words}resumed with other {doubted}",) if doubted else ())
+        assert row.doubtful is bool(doubted)
     assert row_of(resumed, resumed).warnings == ()
 
 
