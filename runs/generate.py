@@ -14,7 +14,7 @@ import numpy as np
 from configs.fields import refuse
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
-from runs.run_folder import TOKENS, RunFolder
+from runs.run_folder import TOKENS, RunFolder, tau
 from support.json_files import Line
 from support.output import printed_unless_saved, remark
 from support.processes import Processes, launched
@@ -147,9 +147,9 @@ def _record(settings: RunSettings, drawn: "Drawn") -> Line:
 def _summary(
     folder: RunFolder, items: Sequence[PromptItem], missing: Sequence[PromptItem], seconds: float
 ) -> str:
-    """Return a line: the images in the folder, their mean tau, the new ones' tokens per second."""
+    """Return a line: the images in the folder, their tau, the new ones' tokens per second."""
     records = [folder.records[item.id] for item in items if item.id in folder.records]
-    tau = sum(record["tau"] for record in records) / max(len(records), 1)
-    text = f"{len(records)} images in {folder.path}/img ({len(missing)} new): mean tau {tau:.2f}"
+    count, new = len(records), len(missing)
+    text = f"{count} images in {folder.path}/img ({new} new): tau {tau(records):.2f}"
     tokens = sum(folder.records[item.id]["tokens"] for item in missing)
     return text + (f", {tokens / seconds:.1f} tokens/s" if seconds else "")

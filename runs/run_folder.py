@@ -50,6 +50,12 @@ _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
 _RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)
 
 
+def tau(records: Sequence[Line]) -> float:
+    """Return the mean tokens per verification round; the prefill decides an image's first token."""
+    rounds = sum(record["target_forwards"] - 1 for record in records)
+    return sum(record["tokens"] - 1 for record in records) / max(rounds, 1)
+
+
 class RunFolder:
     """An open run folder: `records` holds those of the finished images by id; `save` adds one."""
 

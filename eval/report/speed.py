@@ -8,6 +8,7 @@ from statistics import fmean
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.measure import exceeds_tau
+from runs.run_folder import tau
 from support.json_files import Line
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
@@ -168,12 +169,6 @@ def differing_distributions(rows: Sequence[SpeedRow]) -> dict[str, dict[str, str
         row.run: {name: f"{name} {row.distribution.get(name)}" for name in differing}
         for row in rows
     }
-
-
-def tau(records: Sequence[Line]) -> float:
-    """Return the mean tokens per verification round; the prefill decides an image's first token."""
-    rounds = sum(record["target_forwards"] - 1 for record in records)
-    return sum(record["tokens"] - 1 for record in records) / max(rounds, 1)
 
 
 def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:

@@ -23,7 +23,7 @@ from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from eval.bench.table import method_words
 from eval.report.run import read_run
-from eval.report.speed import tau as tau_of
+from runs.run_folder import tau as tau_of
 from runs.session import Session, open_session
 from scripts.gpu.count import KINDS, WIDE_KERNELS, Work, count_rounds, total_bytes
 from scripts.gpu.rounds import METHODS, held

@@ -18,11 +18,13 @@ from numpy.lib.format import open_memmap
 from PIL import Image, ImageOps
 from tqdm import trange
 
+from configs.fields import refuse
 from runs.captioned_images import IMAGE_ENDINGS, Fault, captioned_images
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import IMAGE_SIZE, Scene, sample_scene
-from support.durable import encode_lines, replace_file
+from support.durable import encode_json, encode_lines, replace_file
+from support.json_files import read_object
 from support.script import run_script
 
 SMALLEST_CROP = 0.35  # of the picture's shorter side
@@ -154,8 +156,8 @@ def make_images(
 ) -> None:
     """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`.
 
-    The distinct captions become prompts, in `prompts_{split}.txt`. A split that is there with as
-    many images stays.
+    The distinct captions become prompts, in `prompts_{split}.txt`, and `source_{split}.json` says
+    what the images are of. A split that is there with as many images stays.
 
     Args:
         work_dir: folder of the intermediate files, created if missing.
@@ -165,13 +167,19 @@ def make_images(
         holdout: pictures used for validation only.
     """
     folder = Path(work_dir)
-    captions_path = folder / f"captions_{split}.jsonl"
+    captions_path, source_path = folder / f"captions_{split}.jsonl", folder / f"source_{split}.json"
+    source = {"pictures": str(Path(pictures).resolve()), "holdout": holdout} if pictures else {}
+    made_of = read_object(source_path) if source_path.exists() else source
+    if made_of != source:
+        allowed = f"a new folder: its {split} images are of {made_of or 'rendered scenes'}"
+        refuse("work_dir", work_dir, allowed)
     if captions_path.exists() and len(read_captions(folder, split)) == count:
         return
     draw = partial(draw_scene, split)
     if pictures:
         draw = partial(draw_crop, pictures_of(Path(pictures), split, holdout))
     folder.mkdir(parents=True, exist_ok=True)
+    replace_file(source_path, encode_json(source))
     captions_path.unlink(missing_ok=True)
     shape = (count, IMAGE_SIZE, IMAGE_SIZE, 3)
     # on disk, since 60,000 images are 3 GB

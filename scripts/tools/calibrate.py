@@ -31,6 +31,8 @@ def calibrate(
     *,
     prompt: str = "configs/prompts/tiny_validation.txt",
     images: int = 16,
+    model: str = "tiny",
+    dtype: str = "fp32",
     model_path: str | None = None,
     drafter_path: str | None = None,
     temperature: float = 1.0,
@@ -46,15 +48,16 @@ def calibrate(
         prompt: file of held-out prompts, one per line.
         images: how many prompts are used; -1 for all. Each takes depths x tokens x codes x 8 bytes
             of memory.
-        model_path: the target's folder; the included model if None.
+        model, dtype, model_path: the target, its number type and its folder, as of
+            `generate_images`.
         drafter_path: the drafter's folder; the one in the target's folder if None.
         temperature, top_k, top_p, cfg: the sampling distribution.
         depths: tree levels with a factor of their own.
         seed: of the images.
     """
     settings = RunSettings(
-        prompt=prompt, num_images=images, seed=seed, model_path=model_path,
-        drafter_path=drafter_path,
+        prompt=prompt, num_images=images, seed=seed, model=model, dtype=dtype,
+        model_path=model_path, drafter_path=drafter_path,
         sampling=SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, cfg=cfg),
     )  # fmt: skip
     session = open_session(settings)

@@ -68,7 +68,7 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     assert [t["position"] for t in trace if t["id"] == "00000_2"] == [0, 4, 8, 12]
     assert json.loads((out / "run.json").read_text())["hardware"] == {"device": "fake"}
     summary = capsys.readouterr().out.splitlines()[-1]
-    assert summary.startswith(f"3 images in {out}/img (3 new): mean tau 4.00, ")
+    assert summary.startswith(f"3 images in {out}/img (3 new): tau 3.75, ")
     assert summary.endswith(" tokens/s")
 
 
@@ -78,7 +78,7 @@ def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
     generate_images(settings(num_images=2), lambda settings: pytest.fail("nothing is missing"))
     assert content(tmp_path / "out") == before
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said == f"2 images in {tmp_path / 'out'}/img (0 new): mean tau 4.00"
+    assert said == f"2 images in {tmp_path / 'out'}/img (0 new): tau 3.75"
     assert make(settings(num_images=5)).drawn == ["00000_2", "00000_3", "00000_4"]
 
 

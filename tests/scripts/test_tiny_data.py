@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from configs.fields import SettingsError
 from scenes.captions import caption, scene_captions
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
@@ -57,6 +58,9 @@ def test_held_out_pictures_are_never_trained_on(pictures, tmp_path) -> None:
             assert record["caption"] == "grey wall"
     assert train.scene(0) is None
     assert (tmp_path / "prompts_train.txt").read_text() == "grey wall\n"
+    make_images(**flags, split="train", count=12)
+    with pytest.raises(SettingsError, match="--work_dir: expected a new folder: its train images"):
+        make_images(**flags | {"pictures": str(tmp_path)}, split="train", count=12)
 
 
 def test_a_file_of_captions_is_read_and_faulty_pictures_are_left_out(pictures, capsys) -> None:
