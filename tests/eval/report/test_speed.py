@@ -162,7 +162,9 @@ def test_rejection_draws_the_same_tokens_at_temperature_zero_only(make, temperat
 
 def test_the_papers_figures_are_shown_next_to_the_same_cell(plain, adt):
     cell = {"model": "anole", "prompt": "MSCOCO2017Val", "temperature": 0.0}
-    row = row_of(adt(cell, lossless=False), plain)
+    other = row_of(adt(cell | {"verifier": "path_relax"}, lossless=False), plain)
+    assert other.paper is None
+    row = row_of(adt(cell | {"verifier": "lantern"}, lossless=False), plain)
     assert (row.paper.speedup, row.paper.tau, row.paper.mean_depth) == (3.13, 4.86, 5.15)
     table = speed_table([row_of(plain, plain), row])
     assert table.columns[-3:] == ("paper's speed-up", "paper's tau", "paper's mean depth")
