@@ -58,12 +58,17 @@ fi
 run rounds "$PY" -m scripts.gpu.rounds --device "$device" --model_path "$random" \
   --output "$OUT/rounds.jsonl" "${rounds[@]}"
 run predicted "$PY" -m scripts.gpu.predict "${predicted[@]}"
+compare() { # compare FOLDER WORDS...: benchmark; if its images are right, `passed` has the words
+  local folder=$1; shift
+  rm -f "$folder/passed"
+  "$PY" main.py benchmark "$@" --output_dir "$folder" && echo "$*" >"$folder/passed"
+}
 for batch in $batches; do
   folder=$OUT/methods_batch$batch
-  [ -e "$folder/benchmark.json" ] || run "methods_batch$batch" "$PY" main.py benchmark --model tiny \
-    --model_path "$MODEL" --device "$device" --compile auto --batch_size "$batch" --seed 9 \
-    --prompt configs/prompts/tiny_test.txt --num_images "$images" --methods "$methods" \
-    --output_dir "$folder"
+  words=(--model tiny --model_path "$MODEL" --device "$device" --compile auto --batch_size "$batch"
+    --seed 9 --prompt configs/prompts/tiny_test.txt --num_images "$images" --methods "$methods")
+  [ "${words[*]}" = "$(cat "$folder/passed" 2>/dev/null)" ] ||
+    run "methods_batch$batch" compare "$folder" "${words[@]}"
 done
 { echo "$skipped"; cat "$OUT"/{tokens,rounds,predicted,methods_batch*}.md; } >"$OUT/check.md"
 tar -C "$OUT" --exclude random_anole -czf "$OUT.tar.gz" .

@@ -76,6 +76,21 @@ def test_the_same_command_repeats_nothing(folder: Path, checkpoint: Path) -> Non
     assert done.stderr.count(": skipped") == 0 and done.stderr.count("done (") == 0
 
 
+def test_a_table_with_wrong_images_is_made_again_and_so_is_another_models(tmp_path) -> None:
+    """With a stand-in for Python, whose benchmark writes its figures and then fails."""
+    python, folder = tmp_path / "python", tmp_path / "out/methods_batch2"
+    text = f"mkdir -p {folder}; touch {folder}/benchmark.json"
+    python.write_text(f'#!/bin/sh\n{text}\n[ "$2" != benchmark ] || exit "$FAILS"\n')
+    python.chmod(0o755)
+
+    def code(model: str, fails: str) -> int:
+        given = {"PY": str(python), "OUT": str(tmp_path / "out"), "MODEL": model, "FAILS": fails}
+        return ran(["bash", "scripts/gpu/check.sh", "--device", "cpu"], **given).returncode
+
+    assert [code("one", "1"), code("one", "1"), code("one", "0"), code("one", "1")] == [1, 1, 0, 0]
+    assert [code("two", "1"), code("one", "1")] == [1, 1], "the table is no longer the first's"
+
+
 def test_wrong_images_end_with_an_error(checkpoint, tmp_path, monkeypatch, capsys) -> None:
     found = Comparison(1, 0, 0, ("00000_0",))
     monkeypatch.setattr("eval.bench.benchmark.compare", lambda *_: found)
