@@ -22,7 +22,7 @@ Figures = dict[str, Any]
 
 
 class Record:
-    """The rows of a file, by name. A measurement that failed or was skipped is tried again."""
+    """The rows of a file, by name. What failed, was wrong or was skipped is measured again."""
 
     def __init__(self, path: Path, device: torch.device, **conditions: object):
         """Open the file, or begin it with the machine and the conditions of its figures."""
@@ -40,9 +40,10 @@ class Record:
             append_lines(path, [before])
 
     def measure(self, name: str, figures: Callable[[], Figures]) -> None:
-        """Add the row of a measurement that is not there yet; a fault becomes its row."""
+        """Add the row of a measurement that is still to be made; a fault becomes its row."""
         # A measurement that is not there is treated as one that failed.
-        if not self.rows.get(name, {"error": "new"}).keys() & {"error", "skipped"}:
+        before = self.rows.get(name, {"error": "new"})
+        if not (before.keys() & {"error", "skipped"} or before.get("wrong")):
             return
         started = time.perf_counter()
         try:

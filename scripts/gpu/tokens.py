@@ -65,7 +65,7 @@ def compare_tokens(
         methods: as in `benchmark --methods`.
     """
     where = pick_device(device)
-    record = Record(Path(output), where, images=images)
+    record = Record(Path(output), where, images=images, model_path=model_path)
     cells = product(("fp64", "fp32", "bf16"), modes_of(where), methods.split(","))
     for dtype, mode, entry in cells:
         run = RunSettings(

@@ -98,10 +98,14 @@ def test_wrong_images_end_with_an_error(checkpoint, tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit, match="^1$"):
         tokens.compare_tokens(**given, device="cpu", images=1, methods="jacobi")
     assert "- fp64, --compile auto, jacobi: wrong: ['00000_0']" in capsys.readouterr().out
+    with pytest.raises(SettingsError, match="got another model_path"):
+        tokens.compare_tokens(**given | {"model_path": "other"}, device="cpu", images=1)
 
 
 def test_a_fault_is_noted_and_tried_again(tmp_path, capsys) -> None:
-    outcomes = iter([RuntimeError("CUDA error"), ValueError("no compiler"), {"images": 1}, {}])
+    outcomes = iter(
+        [RuntimeError("CUDA error"), ValueError("no compiler"), {"wrong": ["0"]}, {"wrong": []}, {}]
+    )
 
     def figures() -> dict:
         outcome = next(outcomes)
@@ -109,7 +113,7 @@ def test_a_fault_is_noted_and_tried_again(tmp_path, capsys) -> None:
             raise outcome
         return outcome
 
-    for outcome_named in ("RuntimeError: CUDA error", "no compiler", "done", "", ""):
+    for outcome_named in ("RuntimeError: CUDA error", "no compiler", "done", "done", ""):
         Record(tmp_path / "record.jsonl", CPU).measure("one", figures)
         assert outcome_named in capsys.readouterr().err
     assert next(outcomes) == {}, "what is measured is kept"
