@@ -6,7 +6,8 @@
 # T = 0 and 1, with and without top-k and top-p, guidance scales 1 and 3, batches of 1 and 3. First in
 # fp64, where every difference is an error, then in fp32, where the tables count near-ties. It takes a
 # day on two cores. --thin takes two prompts and two images of each, and two hours. If the check is
-# interrupted, run the same command again: it makes the tables that are missing.
+# interrupted, run the same command again: it makes the tables that are missing. With another model,
+# other methods or another revision it makes all again.
 #
 # Variables (default): PROMPTS how many (20); SEEDS images of each (2); METHODS as in benchmark (all);
 # MODEL folder (ckpts/tiny); OUT folder of the tables (outputs/exactness, or outputs/exactness_thin);
@@ -24,6 +25,7 @@ done
 cd "$(dirname "$0")/.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 OUT=${OUT:-outputs/exactness$thin}
+MODEL=${MODEL:-ckpts/tiny} PROMPTS=${PROMPTS:-$prompts} SEEDS=${SEEDS:-2}
 if [ -z "${METHODS:-}" ]; then
   METHODS=
   for proposal in topk coupled; do
@@ -34,6 +36,9 @@ if [ -z "${METHODS:-}" ]; then
     done
   done
 fi
+# A table that passed has this in its folder, and counts for the same command and code only.
+made="$METHODS $MODEL $PROMPTS $SEEDS"
+[ ! -e .git ] || made+=" $({ git rev-parse HEAD; git diff HEAD || :; } 2>/dev/null | cksum)"
 failed=()
 for dtype in fp64 fp32; do
   for cfg in 1 3; do
@@ -41,13 +46,14 @@ for dtype in fp64 fp32; do
       for batch in 1 3; do
         words=(--dtype "$dtype" --cfg "$cfg" $sampling --batch_size "$batch")
         folder=$OUT/$(tr -s ' -' _ <<<"${words[*]}")
-        [ ! -e "$folder/passed" ] || continue
+        [ "$made" != "$(cat "$folder/passed" 2>/dev/null)" ] || continue
         mkdir -p "$folder"
-        if "$PY" main.py benchmark --model tiny --model_path "${MODEL:-ckpts/tiny}" "${words[@]}" \
-          --prompt configs/prompts/tiny_test.txt --num_images "${PROMPTS:-$prompts}" \
-          --samples_per_prompt "${SEEDS:-2}" --repeats 1 --warmup 0 --methods "${METHODS#,}" \
+        rm -f "$folder/passed"
+        if "$PY" main.py benchmark --model tiny --model_path "$MODEL" "${words[@]}" \
+          --prompt configs/prompts/tiny_test.txt --num_images "$PROMPTS" \
+          --samples_per_prompt "$SEEDS" --repeats 1 --warmup 0 --methods "${METHODS#,}" \
           --output_dir "$folder" | sed '/^{"rows"/d'; then
-          touch "$folder/passed"
+          echo "$made" >"$folder/passed"
         else
           failed+=("$folder")
         fi

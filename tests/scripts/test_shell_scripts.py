@@ -69,7 +69,9 @@ def test_it_draws_and_says_what_to_do_next(tmp_path: Path) -> None:
 CELLS = 2 * 2 * 3 * 2  # types, guidance scales, filters, batches
 
 
-def check(folder: Path, *arguments: str, fails: str = "") -> CompletedProcess[str]:
+def check(
+    folder: Path, *arguments: str, fails: str = "", **variables: str
+) -> CompletedProcess[str]:
     """Run the script with a stand-in for Python that fails where its words contain a text."""
     python = folder / "python"
     python.write_text(
@@ -77,7 +79,7 @@ def check(folder: Path, *arguments: str, fails: str = "") -> CompletedProcess[st
     )
     python.chmod(0o755)
     words = ["bash", ROOT / "scripts/exactness.sh", *arguments]
-    return ran(words, PY=str(python), OUT=str(folder / "out"))
+    return ran(words, PY=str(python), OUT=str(folder / "out"), **variables)
 
 
 def test_wrong_images_in_one_cell_fail_the_check_and_only_it_runs_again(tmp_path) -> None:
@@ -88,6 +90,13 @@ def test_wrong_images_in_one_cell_fail_the_check_and_only_it_runs_again(tmp_path
     assert "dtype_fp32_cfg_3_top_k_200_top_p_0.9_batch_size_3" in failed.stderr
     assert check(tmp_path).returncode == 0
     assert len((tmp_path / "commands").read_text().splitlines()) == CELLS + 1
+
+
+def test_what_passed_counts_for_the_same_command_only(tmp_path) -> None:
+    for given in ({"METHODS": "ar", "PROMPTS": "1"}, {}, {"MODEL": "other"}, {"SEEDS": "3"}):
+        (tmp_path / "commands").write_text("")
+        assert [check(tmp_path, **given).returncode for _ in range(2)] == [0, 0]
+        assert len((tmp_path / "commands").read_text().splitlines()) == CELLS, given
 
 
 def test_its_methods_are_lossless_ones_and_thin_takes_two_prompts(tmp_path) -> None:
