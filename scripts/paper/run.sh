@@ -42,6 +42,7 @@ case $prompts in
 MSCOCO2017* | PartiPrompts) ;;
 *) [ -s "$prompts" ] || fail "PROMPTS: expected coco, parti or a file of prompts, got $prompts, which is no file or empty" ;;
 esac
+case $OUT in *,*) fail "OUT: expected a folder without a comma, got $OUT" ;; esac # it stands in lists
 model=configs/$recipe.yaml
 if [ ! -e "$model" ]; then
   near=$("$PY" -c 'import sys; from configs.fields import near_names as near; print(near(sys.argv[1], sys.argv[2:]))' \
@@ -66,8 +67,9 @@ for row in $METHODS; do
 done
 
 measure() { # measure FOLDER WORDS...: the speed table, unless the same words and recipes made it
-  local out=$1 made; shift
-  made="$* $(cat ${model//,/ } "${recipes[@]}" | cksum)"
+  local out=$1 made parts; shift
+  IFS=, read -ra parts <<<"$model"
+  made="$* $(cat "${parts[@]}" "${recipes[@]}" | cksum)"
   if [ -e "$out/benchmark.json" ] && [ "$made" = "$(cat "$out/benchmark.words" 2>/dev/null)" ]; then
     echo "measured already: $out/benchmark.txt"
     return

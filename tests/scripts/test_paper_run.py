@@ -145,6 +145,15 @@ def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     assert "ar,jacobi" in found[1] and "jacobi" in found[3]
 
 
+def test_a_folder_may_have_a_space_but_no_comma(tmp_path) -> None:
+    given = {"DRAFTER": "none", "TEMPERATURES": "1", "OUT": str(tmp_path / "my out")}
+    recipes = f"configs/tiny.yaml,{tmp_path}/my out/drafter.yaml"
+    assert recipes in commands(TINY, tmp_path, given)[1]
+    done = start(TINY, given | {"OUT": str(tmp_path / "a,b")})
+    assert (done.returncode, done.stdout) == (1, "") and not (tmp_path / "a,b").exists()
+    assert done.stderr == f"error: OUT: expected a folder without a comma, got {tmp_path}/a,b\n"
+
+
 def test_files_are_looked_at_before_prompts_are_fetched(tmp_path) -> None:
     """Without network, as curl says it, and with a stand-in for Python that notes its call."""
     for name, text in (
