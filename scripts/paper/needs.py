@@ -9,7 +9,7 @@ from pathlib import Path
 from configs.acceptance import LanternSettings
 from configs.command_line import listed_method, read, read_words
 from configs.evaluation import EvaluateSettings
-from configs.fields import build
+from configs.fields import build, mismatch
 from configs.methods import MethodSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
@@ -72,9 +72,12 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
 
 
 def methods_of(names: str) -> dict[str, MethodSettings]:
-    """Return the method of each row, by name: a recipe of configs/paper, or as in `benchmark`."""
+    """Return the method of each row, by name: of a recipe, such as configs/paper has, or itself."""
     rows = {}
     for name in names.split():
+        if ":" in name:  # generate_images has no such entries
+            advice = "Write the options into a recipe.yaml and give its path."
+            raise mismatch("METHODS", repr(name), "a method or a recipe without options", advice)
         recipe = ROOT / "configs" / "paper" / f"{name}.yaml"
         entry = str(recipe) if recipe.is_file() else name
         rows[name] = listed_method(entry, {}, "METHODS")

@@ -57,7 +57,7 @@ fi
 
 # A row is the same recipe in the speed table and for the images.
 recipe_of() { # recipe_of ROW: its file; nothing for a method
-  case $1 in *.yaml) echo "$1" ;; *) [ ! -e "configs/paper/$1.yaml" ] || echo "configs/paper/$1.yaml" ;; esac
+  case $1 in *.yaml | *.yml) echo "$1" ;; *) [ ! -e "configs/paper/$1.yaml" ] || echo "configs/paper/$1.yaml" ;; esac
 }
 entries='' recipes=()
 for row in $METHODS; do

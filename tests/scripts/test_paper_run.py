@@ -260,3 +260,5 @@ def test_rows_are_methods_or_recipes_of_the_paper() -> None:
     assert (rows["adt"].nodes, own.d_min, own.d_max) == (58, 2, 8), "the paper's, not our default"
     with pytest.raises(SettingsError, match="METHODS: expected .*got 'eagle3'"):
         methods_of("ar eagle3")
+    with pytest.raises(SettingsError, match="METHODS: expected .* got 'jacobi:window=10'"):
+        methods_of("ar jacobi:window=10")
