@@ -4,8 +4,10 @@ import hashlib
 import platform
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from configs.schema import RunSettings
 from configs.targets import ROOT
@@ -80,11 +82,17 @@ def _git(*arguments: str) -> str | None:
 
 def identity(settings: RunSettings) -> dict[str, object]:
     """Return the settings that stay the same in a folder, with hashes in place of paths."""
-    values = settings.identity()
-    for name, path in values.items():
-        if name.endswith("_path") and path is not None and Path(path).exists():
-            values[name] = checkpoint_id(path)
-    return values
+    return with_hashes(settings.identity())
+
+
+def with_hashes(values: Mapping[str, Any]) -> dict[str, object]:
+    """Return settings by flag, with the hash of what is there for every `..._path`."""
+    return {
+        name: checkpoint_id(value)
+        if name.endswith("_path") and value is not None and Path(value).exists()
+        else value
+        for name, value in values.items()
+    }
 
 
 def cpu_name() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from configs.acceptance import LanternSettings
 from configs.command_line import listed_method, read, read_words
 from configs.evaluation import EvaluateSettings
-from configs.fields import build, mismatch
+from configs.fields import build, mismatch, settings_dict
 from configs.methods import MethodSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
@@ -21,10 +21,14 @@ from runs.check.files import Examination
 from runs.check.report import NOTE, as_table
 from runs.commands import evaluate_settings
 from support.border import Failure
+from support.durable import encode_json, replace_file
+from support.provenance import with_hashes
 from support.script import run_script
 
 
-def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "") -> None:
+def paper_needs(
+    *, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "", hashes: str | None = None
+) -> None:
     """Print what is here and what is missing; fail if a file of the model or a drafter is missing.
 
     Prompts are not looked at: `run.sh` downloads them afterwards, and `benchmark` reads them first.
@@ -33,6 +37,7 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
         flags: those of the table's commands, as generate_images takes them.
         methods: the table's rows, with blanks between: methods, or recipes of configs/paper.
         evaluate: flags for `evaluate`; a metric without its weights is a note.
+        hashes: file for the hashes of model and drafter, which tell whether they have changed.
     """
     recipe, given = read("generate_images", read_words("generate_images", shlex.split(flags)))
     values, rows = recipe | given, methods_of(methods)
@@ -69,6 +74,9 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
         faults.append(f"table of nearest codes for {', '.join(relaxed)}: {notes[0]}")
     if faults:
         raise Failure(f"files are missing or damaged, see above: {'; '.join(faults)}")
+    if hashes is not None:
+        Path(hashes).parent.mkdir(parents=True, exist_ok=True)
+        replace_file(Path(hashes), encode_json(with_hashes(settings_dict(settings))))
 
 
 def methods_of(names: str) -> dict[str, MethodSettings]:

@@ -66,10 +66,17 @@ for row in $METHODS; do
   [ -z "$file" ] || recipes+=("$file")
 done
 
-measure() { # measure FOLDER WORDS...: the speed table, unless the same words and recipes made it
-  local out=$1 made parts; shift
+inputs() { # the content of the files that a table is made from; of weights their hashes
+  local file parts
   IFS=, read -ra parts <<<"$model"
-  made="$* $(cat "${parts[@]}" "${recipes[@]}" | cksum)"
+  for file in "${parts[@]}" "${recipes[@]}" "$OUT/hashes.json" "${flags[@]#--*=}"; do
+    [ ! -f "$file" ] || cat "$file"
+  done
+}
+
+measure() { # measure FOLDER WORDS...: the speed table, unless the same words and files made it
+  local out=$1 made; shift
+  made="$* $(inputs | cksum)"
   if [ -e "$out/benchmark.json" ] && [ "$made" = "$(cat "$out/benchmark.words" 2>/dev/null)" ]; then
     echo "measured already: $out/benchmark.txt"
     return
@@ -82,7 +89,8 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
 
 step "files"
 words=$(printf '%q ' --config "$model" --num_images "$IMAGES" "${flags[@]}")
-"$PY" -m scripts.paper.needs --flags="$words" --methods="$METHODS" --evaluate="${EVALUATE:-}"
+"$PY" -m scripts.paper.needs --flags="$words" --methods="$METHODS" --evaluate="${EVALUATE:-}" \
+  --hashes="$OUT/hashes.json"
 case "$prompts ${FLAGS:-}" in
 *--prompt_file*) ;;
 PartiPrompts* | MSCOCO2017Val*) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;;

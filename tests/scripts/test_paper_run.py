@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -120,11 +121,14 @@ def run(words: list[str]) -> None:
 def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
     row = tmp_path / "row.yaml"
     row.write_text("method: jacobi\n")
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a red circle\n")
     given = {"TEMPERATURES": "1", "BENCH": "2", "METHODS": f"ar {row}"}
     out = tmp_path / "out" / "T1"
 
     def measured(**more: str) -> bool:
-        return any(words[0] == "benchmark" for words in commands(TINY, tmp_path, given | more))
+        found = commands(f"run.sh tiny {prompts}", tmp_path, given | more)
+        return any(words[0] == "benchmark" for words in found)
 
     assert measured() and measured(), "it was stopped before benchmark.json was there"
     (out / "benchmark.json").write_text("{}")
@@ -133,6 +137,10 @@ def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
     assert not measured(FLAGS="--dtype bf16")
     row.write_text("method: jacobi\nwindow: 8\n")
     assert measured(FLAGS="--dtype bf16"), "the row's recipe is another one now"
+    prompts.write_text("a blue square\n")
+    assert measured() and not measured()
+    (out.parent / "hashes.json").write_text("{}")
+    assert measured(), "the weights are others now"
 
 
 def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
@@ -251,6 +259,16 @@ def test_what_is_missing_matters_to_rows_that_read_it(without, methods, missing,
             (tmp_path / path.name).symlink_to(path)
     with pytest.raises(Failure, match=missing) if missing else nullcontext():
         paper_needs(flags=f"{SHIPPED} --model_path {tmp_path}", methods=methods)
+
+
+def test_hashes_tell_whether_a_drafter_was_trained_again(tmp_path) -> None:
+    drafter, found = shutil.copytree(ROOT / "ckpts/tiny/drafter", tmp_path / "drafter"), []
+    for text in ("one", "one", "two"):
+        (drafter / "training.json").write_text(text)
+        hashes = tmp_path / "out" / "hashes.json"
+        paper_needs(flags=f"{SHIPPED} --drafter_path {drafter}", hashes=str(hashes))
+        found.append(hashes.read_text())
+    assert found[0] == found[1] != found[2]
 
 
 def test_rows_are_methods_or_recipes_of_the_paper() -> None:
