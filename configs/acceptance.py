@@ -46,6 +46,14 @@ class LanternSettings(
             allowed = f"only with --lantern_delta up to 1, not with {self.delta:g}"
             refuse("lantern_budget", self.budget, allowed)
 
+    def columns(self, codes: int) -> int:
+        """Return how wide the table of nearest codes has to be, for a model with so many codes."""
+        if self.k >= codes:
+            allowed = f"1 to {codes - 1}, since the model has {codes} image codes"
+            refuse("lantern_k", self.k, allowed)
+        # published code removes one more
+        return min(self.k + (self.residual == "reference"), codes - 1)
+
 
 @dataclass(frozen=True)
 class GsdSettings(Settings, prefix="gsd_", group="Relaxed acceptance (--verifier gsd)"):

@@ -90,11 +90,7 @@ class Session:
         lantern, codes = method.lantern, self.target.vocab.size
         if lantern is None:
             return None
-        if lantern.k >= codes:
-            allowed = f"1 to {codes - 1}, since the model has {codes} image codes"
-            refuse("lantern_k", lantern.k, allowed)
-        # published code removes one more
-        columns = min(lantern.k + (lantern.residual == "reference"), codes - 1)
+        columns = lantern.columns(codes)
         if columns not in self._nearest:
             path = _find_nearest(self.settings, columns, codes)
             with refusing("--verifier lantern: "):

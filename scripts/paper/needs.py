@@ -6,7 +6,6 @@
 import shlex
 from pathlib import Path
 
-from configs.acceptance import LanternSettings
 from configs.command_line import listed_method, read, read_words
 from configs.evaluation import EvaluateSettings
 from configs.fields import build, mismatch, settings_dict
@@ -16,9 +15,11 @@ from configs.tools import InspectSettings
 from eval.metrics.base import Unavailable
 from eval.metrics.registry import METRICS
 from eval.metrics.weights import find_weights
+from models.codecs.codebook import table_widths
+from models.files.folders import checkpoint_folder
 from models.registry import FAMILIES
 from runs.check.files import Examination
-from runs.check.report import NOTE, as_table
+from runs.check.report import as_table
 from runs.commands import evaluate_settings
 from support.border import Failure
 from support.durable import encode_json, replace_file
@@ -55,7 +56,8 @@ def paper_needs(
             f"images of {settings.model} would be tokens, which no metric can judge: the whole "
             'checkpoint paints them, EVALUATE="--metrics none" leaves the metrics out'
         )
-    report = Examination(settings).report()
+    examination = Examination(settings)
+    report = examination.report()
     print(as_table(report, settings), "\n")
     lacks = {name: _lacks(name, judging, settings.model) for name in metrics}
     for name, text in lacks.items():
@@ -68,10 +70,9 @@ def paper_needs(
         source = TARGETS[settings.model].sources["drafter_path"]
         how = f'{source}; DRAFTER=folder names it, METHODS="ar jacobi" needs none'
         faults.append(f"no drafter for {', '.join(drafted)}: {how}")
-    relaxed = [name for name, row in rows.items() if isinstance(row.relaxed, LanternSettings)]
-    notes = [f.text for f in report.findings if f.part == "nearest codes" and f.state == NOTE]
-    if relaxed and notes:
-        faults.append(f"table of nearest codes for {', '.join(relaxed)}: {notes[0]}")
+    known = any(finding.part == "nearest codes" for finding in report.findings)
+    if known and (lacking := _lacking_columns(rows, examination)):
+        faults.append(lacking)
     if faults:
         raise Failure(f"files are missing or damaged, see above: {'; '.join(faults)}")
     if hashes is not None:
@@ -90,6 +91,23 @@ def methods_of(names: str) -> dict[str, MethodSettings]:
         entry = str(recipe) if recipe.is_file() else name
         rows[name] = listed_method(entry, {}, "METHODS")
     return rows
+
+
+def _lacking_columns(rows: dict[str, MethodSettings], examination: Examination) -> str | None:
+    """Return which rows with LANTERN need a wider table of nearest codes than the model has."""
+    settings = examination.settings
+    folder = checkpoint_folder(settings.model_path, "--model_path", download=False)
+    codes = examination.family.image_codes(folder, examination.options).count
+    needed = {name: row.lantern.columns(codes) for name, row in rows.items() if row.lantern}
+    widest = max(table_widths(folder), default=0)
+    lacking = [name for name, columns in needed.items() if columns > widest]
+    if not lacking:
+        return None
+    return (
+        f"table of nearest codes for {', '.join(lacking)}: expected {max(needed.values())} columns "
+        f"or more, got {widest or 'none'}; `python main.py vq_distances --model {settings.model} "
+        f"--model_path {settings.model_path}` makes it"
+    )
 
 
 def _lacks(metric: str, settings: EvaluateSettings, model: str) -> str | None:

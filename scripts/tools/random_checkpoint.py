@@ -37,7 +37,7 @@ from support.script import run_script
 CODES, IDS, HIDDEN, INTERMEDIATE, HEADS, LAYERS = 8192, 65536, 4096, 11008, 32, 32
 SHARD_BYTES = 2**29
 THREADS = 8  # at most
-NEIGHBOURS = 100  # columns of the table of nearest codes, enough for the paper's LANTERN
+NEIGHBOURS = 101  # columns of the table of nearest codes, enough for the paper's LANTERN
 VQGAN = VqganConfig(
     ch=32,
     ch_mult=(1, 1, 2, 2, 4),

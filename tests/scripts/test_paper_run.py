@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import numpy as np
 import pytest
 from browser import thinned
 from families import SMALL
@@ -22,6 +23,7 @@ import main
 from configs.command_line import read_recipe
 from configs.fields import SettingsError
 from configs.schema import ROOT
+from models.codecs.codebook import load_table, table_path
 from models.registry import FAMILIES
 from models.targets import glm_image
 from models.targets.llamagen import LlamaGen
@@ -254,11 +256,27 @@ def test_metrics_that_are_chosen_and_real_images(tmp_path: Path, capsys) -> None
     ],
 )
 def test_what_is_missing_matters_to_rows_that_read_it(without, methods, missing, tmp_path) -> None:
-    for path in (ROOT / "ckpts/tiny").iterdir():
-        if path.name != without:
-            (tmp_path / path.name).symlink_to(path)
+    link_all_but(without, tmp_path)
     with pytest.raises(Failure, match=missing) if missing else nullcontext():
         paper_needs(flags=f"{SHIPPED} --model_path {tmp_path}", methods=methods)
+
+
+def link_all_but(name: str, folder: Path) -> None:
+    for path in (ROOT / "ckpts/tiny").iterdir():
+        if path.name != name:
+            (folder / path.name).symlink_to(path)
+
+
+def test_a_table_that_is_too_narrow_for_a_row_is_named(tmp_path) -> None:
+    link_all_but("vq_distances", tmp_path)
+    (tmp_path / "vq_distances").mkdir()
+    table = load_table(table_path(ROOT / "ckpts/tiny", 1024), 1024, 100)
+    np.save(table_path(tmp_path, 1024, 100), table)
+    flags = f"{SHIPPED} --model_path {tmp_path}"
+    paper_needs(flags=flags, methods="ar lantern")
+    found = "nearest codes for lantern_published: expected 101 columns or more, got 100"
+    with pytest.raises(Failure, match=found):
+        paper_needs(flags=flags, methods="ar lantern lantern_published")
 
 
 def test_hashes_tell_whether_a_drafter_was_trained_again(tmp_path) -> None:
