@@ -14,7 +14,7 @@ import numpy as np
 from configs.fields import refuse
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
-from runs.run_folder import TOKENS, RunFolder, tau
+from runs.run_folder import TOKENS, RunFolder, record_fault, tau
 from support.json_files import Line
 from support.output import printed_unless_saved, remark
 from support.processes import Processes, launched
@@ -150,6 +150,9 @@ def _summary(
     """Return a line: the images in the folder, their tau, the new ones' tokens per second."""
     records = [folder.records[item.id] for item in items if item.id in folder.records]
     count, new = len(records), len(missing)
-    text = f"{count} images in {folder.path}/img ({new} new): tau {tau(records):.2f}"
+    whole = [
+        record for record in records if record_fault(record) is None
+    ]  # older ones may lack some
+    text = f"{count} images in {folder.path}/img ({new} new): tau {tau(whole):.2f}"
     tokens = sum(folder.records[item.id]["tokens"] for item in missing)
     return text + (f", {tokens / seconds:.1f} tokens/s" if seconds else "")

@@ -351,7 +351,7 @@ def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
                 faults.append(f"{path.name}, line {number}: not a record")
                 continue
             name = record["id"]
-            if fault := _faults(record):
+            if fault := record_fault(record):
                 doubted[name] = f"{name}: a record {fault}"
                 continue
             # twice the same tokens is one image: a kill while parts are joined leaves such pairs
@@ -362,7 +362,8 @@ def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
     return usable, [*faults, *doubted.values()]
 
 
-def _faults(line: Line) -> str | None:
+def record_fault(line: Line) -> str | None:
+    """Return what a record lacks or has wrong, in words."""
     if missing := [field for field in (*_KINDS, *_FIGURES) if line.get(field) is None]:
         return f"without {', '.join(missing)}"
     wrong = [field for field, kind in _KINDS.items() if not isinstance(line[field], kind)]

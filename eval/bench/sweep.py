@@ -60,7 +60,8 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress) -> list[Row]:
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
-    measured = {row["id"]: row for row in mended_lines(path)}
+    # wrong images are drawn again: the cause may be mended
+    measured = {row["id"]: row for row in mended_lines(path) if not row.get("wrong")}
     conditions = [_conditions(settings, bench, method) for method in settings.methods]
     texts = [json.dumps(depends, sort_keys=True).encode() for depends in conditions]
     keys = [sha256(text).hexdigest()[:16] for text in texts]  # the cells' ids in the file

@@ -69,7 +69,7 @@ class Attributes:
         """Return what a caption states.
 
         ValueError if it names no background, no object, or one by other words than in captions,
-        such as "two red squares" or "a circle".
+        such as "two red squares", "a circle" or "no red circle".
         """
         kinds, grounds = map("|".join, (labels.background_kinds, labels.background_colours))
         colours, shapes = map("|".join, (labels.colours, labels.shapes))
@@ -79,7 +79,8 @@ class Attributes:
         )
         pairs = re.findall(rf"\b({colours}) ({shapes})\b", prompt)
         named = re.findall(rf"\b(?:{shapes})", prompt)  # also plurals, and shapes without a colour
-        if not ground or not pairs or len(pairs) < len(named):
+        other = re.search(r"\b(?:no|not|without|or|two|three|four|five|six)\b", prompt)
+        if not ground or not pairs or len(pairs) < len(named) or other:
             like = "'a red circle on a plain blue background', in the classifier's words"
             raise ValueError(f"prompt: expected such as {like}, got {prompt!r}")
         return cls.of(ground[1] or ground[4], ground[2] or ground[3], frozenset(pairs))

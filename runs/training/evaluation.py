@@ -75,6 +75,10 @@ class Evaluation:
             raise mismatch(str(path), "no step", "a file of this training", advice)
         return figures["step"] == step
 
+    def forget(self) -> None:
+        """Delete evaluation.json, if there is one."""
+        self._path.unlink(missing_ok=True)
+
     def verdict(self) -> str:
         """Return the last evaluation in words; a doubtful speed-up is marked, and why comes first.
 

@@ -79,6 +79,9 @@ def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
     assert content(tmp_path / "out") == before
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == f"2 images in {tmp_path / 'out'}/img (0 new): tau 3.75"
+    records = tmp_path / "out" / "records.jsonl"
+    records.write_text(records.read_text().replace('"target_forwards"', '"other"', 1))
+    generate_images(settings(num_images=2), lambda settings: pytest.fail("nothing is missing"))
     assert make(settings(num_images=5)).drawn == ["00000_2", "00000_3", "00000_4"]
 
 

@@ -178,6 +178,26 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
         torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
 
 
+def test_a_training_begun_again_is_evaluated_again(folders, tmp_path) -> None:
+    run(folders, tmp_path, steps=2)
+    written = tmp_path / "drafter" / "model.safetensors"
+    before = written.read_bytes()
+    (tmp_path / "checkpoint" / "state.pt").unlink()
+    run(folders, tmp_path, steps=2, lr=1e-2)
+    assert written.read_bytes() != before
+
+
+def test_a_state_of_other_groups_is_refused(folders, tmp_path) -> None:
+    """As Muon's of earlier versions, which also took the block head's table."""
+    training = open_training(folders, tmp_path, **BLOCK)
+    training._save()
+    state = torch.load(training.checkpoint)
+    state["optimizers"][0]["param_groups"][0]["params"].append(99)
+    torch.save(state, training.checkpoint)
+    with pytest.raises(SettingsError, match="of an earlier version, whose optimiser took other"):
+        open_training(folders, tmp_path, **BLOCK)._resume()
+
+
 def test_muon_leaves_tables_to_adamw(folders, tmp_path) -> None:
     lessons = open_training(folders, tmp_path, optimizer="muon", **BLOCK).lessons
     matrices = {
