@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 
 import gradio as gr
+import torch
 from gradio.components import Component
 
 from adt_tree.page.stage import WORDS, Painter, Wish, example, stage_html, words
@@ -150,6 +151,9 @@ def drawing(painter: Painter, stops: deque[str]) -> Callable[..., Iterator[str]]
                 yield json.dumps(shown)
         except (SettingsError, FloatingPointError) as error:
             yield json.dumps(shown | {"state": "refused", "why": str(error)})
+        except torch.OutOfMemoryError:
+            why = "Out of memory: try a smaller tree, or plain decoding."
+            yield json.dumps(shown | {"state": "refused", "why": why})
 
     return drawn
 

@@ -157,6 +157,16 @@ def test_an_empty_prompt_is_asked_for(painter):
     assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
 
 
+def test_a_lack_of_memory_ends_the_stage(painter, monkeypatch):
+    def draw(wish):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(painter, "draw", draw)
+    shown, asked = started(json.dumps(example())), [getattr(wish(), f.name) for f in fields(Wish)]
+    *_, value = map(json.loads, drawing(painter, deque())(shown, *asked))
+    assert value["state"] == "refused" and "memory" in value["why"]
+
+
 def test_a_link_sets_the_controls_and_what_does_not_fit_stays(painter):
     page = build_page(painter, drafted=True, visitors=4)
     labelled = {getattr(block, "label", None): block for block in page.blocks.values()}
