@@ -61,10 +61,7 @@ def generate_images(
         if missing:
             share = processes.share(missing)
             with _progress(settings, folder, (len(items), len(missing), len(share))) as progress:
-                from runs.drawing import image_jobs  # imports torch
-
-                folder.check_seeds(image_jobs(items, settings.seed))
-                seconds = _make(settings, folder, share, open_session, progress)
+                seconds = _make(settings, folder, items, share, open_session, progress)
         folder.finish()
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
@@ -93,17 +90,20 @@ def _progress(
 def _make(
     settings: RunSettings,
     folder: RunFolder,
+    items: Sequence[PromptItem],
     missing: Sequence[PromptItem],
     open_session: "Callable[[RunSettings], Session] | None",
     progress: DecodingProgress,
 ) -> float:
-    """Make these images; returns the seconds that it took, without loading the model."""
+    """Make the missing ones of the run's images; returns the seconds, without loading the model."""
     from runs.drawing import draw, image_jobs
     from runs.session import open_session as open_with_weights
 
+    jobs = {job.id: job for job in image_jobs(items, settings.seed)}
+    folder.check_seeds(jobs.values())
     session = (open_session or open_with_weights)(settings)
     # Before `begin`: if a prompt is too long, the error comes while the folder is untouched.
-    steps = draw(session, image_jobs(missing, settings.seed))
+    steps = draw(session, [jobs[item.id] for item in missing])
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
@@ -150,9 +150,8 @@ def _summary(
     """Return a line: the images in the folder, their tau, the new ones' tokens per second."""
     records = [folder.records[item.id] for item in items if item.id in folder.records]
     count, new = len(records), len(missing)
-    whole = [
-        record for record in records if record_fault(record) is None
-    ]  # older ones may lack some
+    # records by other programs, or of earlier versions, may lack a figure
+    whole = [record for record in records if record_fault(record) is None]
     text = f"{count} images in {folder.path}/img ({new} new): tau {tau(whole):.2f}"
     tokens = sum(folder.records[item.id]["tokens"] for item in missing)
     return text + (f", {tokens / seconds:.1f} tokens/s" if seconds else "")

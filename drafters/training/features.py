@@ -8,7 +8,7 @@ i.origins
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,8 @@ from support.progress import Progress, plural
 _SHARD = 16  # images
 _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leave its caches
 _NAMES = ("ids", "features", "starts", "origins")
-# which older folders do not name
-_LATER = ("negative_prompt", "tokenizer_path", "text_encoder_path")
+# flags that change what a target makes of a caption; older folders do not name them
+CAPTION_FLAGS = ("negative_prompt", "tokenizer_path", "text_encoder_path")
 Rower = Callable[[Sequence[int], Sequence[int] | None], Rows]
 
 
@@ -112,7 +112,7 @@ def shard_path(folder: Path, number: int) -> Path:
 def cached(
     computed: Computed,
     folder: Path,
-    target: dict[str, str | None],
+    source: Mapping[str, object],
     crew: Processes,
     progress: Progress,
 ) -> Cached:
@@ -121,7 +121,7 @@ def cached(
     Args:
         computed: makes what is missing.
         folder: where the features lie.
-        target: what tells the target from others, by name.
+        source: what tells tokens and target from others, by name.
         crew: the processes that share the work.
         progress: says how far it is.
 
@@ -131,7 +131,7 @@ def cached(
     """
     count = len(computed.tokens)
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, computed, target)
+    _claim(folder, computed, source)
     crew.wait()
     shards = [range(first, min(first + _SHARD, count)) for first in range(0, count, _SHARD)]
     missing = [n for n in range(len(shards)) if not shard_path(folder, n).is_file()]
@@ -164,11 +164,10 @@ def _shard(computed: Computed, images: range) -> bytes:
     return save(tensors, prompts)
 
 
-def _claim(folder: Path, computed: Computed, target: dict[str, str | None]) -> None:
+def _claim(folder: Path, computed: Computed, source: Mapping[str, object]) -> None:
     """Note what the folder's features are of; a SettingsError if they are of something else."""
     about = {
-        "tokens": fingerprint(computed.tokens),
-        **target,
+        **source,
         "guidance": computed.guidance,
         "precision": computed.precision,
         "dtype": str(computed.stored).removeprefix("torch."),
@@ -179,7 +178,7 @@ def _claim(folder: Path, computed: Computed, target: dict[str, str | None]) -> N
         replace_file(path, json.dumps(about).encode())  # by all processes, with the same content
     noted = read_object(path)
     for name, value in about.items():
-        if noted.get(name) != value and (name in noted or name not in _LATER):
+        if noted.get(name) != value and (name in noted or name not in CAPTION_FLAGS):
             allowed = f"a new folder: this one is of {name} {noted.get(name)!r}, not {value!r}"
             refuse("cache_features", str(folder), allowed)
 

@@ -139,13 +139,11 @@ class Lessons:
             weight.copy_(state["weights"][name])
         self.average.load(state["average"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            counts, known = (
-                [len(group["params"]) for group in groups]
-                for groups in (saved["param_groups"], optimizer.param_groups)
-            )
-            if counts != known:
-                raise ValueError("of an earlier version, whose optimiser took other weights")
-            optimizer.load_state_dict(saved)
+            try:
+                optimizer.load_state_dict(saved)
+            except ValueError as error:
+                why = "of an earlier version, whose optimiser took other weights"
+                raise ValueError(why) from error
 
 
 def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLoss:

@@ -18,7 +18,7 @@ from torch import Tensor
 from configs.fields import refuse, refusing, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.kinds import DEFAULT
-from drafters.training.features import Computed, cached, fingerprint
+from drafters.training.features import CAPTION_FLAGS, Computed, cached, fingerprint
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
@@ -34,7 +34,7 @@ from support.durable import lock, make_writable
 from support.json_files import JsonLog
 from support.processes import Processes, launched
 from support.progress import Progress, plural
-from support.provenance import checkpoint_id
+from support.provenance import checkpoint_id, with_hashes
 from support.training_state import damaged_state, load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
@@ -78,16 +78,6 @@ def _sampled_otherwise(settings: TrainSettings, tokens: Tokens) -> str | None:
     return f"note: {settings.tokens} was sampled with {', '.join(other)}" if other else None
 
 
-def _named_target(settings: TrainSettings, tokens: Tokens) -> dict[str, str | None]:
-    """Return what tells the target of cached features from others, by name."""
-    names = {"checkpoint": tokens.about["checkpoint"], "negative_prompt": settings.negative_prompt}
-    for flag in ("tokenizer_path", "text_encoder_path"):
-        path = getattr(settings, flag)
-        local = path is not None and Path(path).exists()
-        names[flag] = checkpoint_id(path) if local else path
-    return names
-
-
 def read_tokens(settings: TrainSettings) -> Tokens:
     """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
     with refusing("--tokens: "):
@@ -129,12 +119,13 @@ class Training:
         self.config = head_config(settings)  # --start_from need not outlive the start
         head = open_head(settings, target)
         layers = head.spec.target_layers
+        self.fingerprint = fingerprint(tokens)
         rows = Computed(target, tokens, settings.guidance, settings.precision, layers)
         if settings.cache_features is not None:
-            target_names = _named_target(settings, tokens)
-            rows = cached(rows, Path(settings.cache_features), target_names, crew, progress)
+            source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
+            source |= with_hashes({name: getattr(settings, name) for name in CAPTION_FLAGS})
+            rows = cached(rows, Path(settings.cache_features), source, crew, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
-        self.fingerprint = fingerprint(tokens)
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens
         draws = settings.drafter == "block"
