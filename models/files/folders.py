@@ -3,6 +3,7 @@
 from pathlib import Path
 
 _OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
+_PART = "vision_language_encoder"  # of GLM-Image's repository: what is read here
 
 
 def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
@@ -18,7 +19,7 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
         raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
     # imported here, since a local folder does without it
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     offline = constants.HF_HUB_OFFLINE
     elsewhere = (
@@ -27,7 +28,8 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     )
     try:
         local = offline or not download
-        return Path(snapshot_download(path, local_files_only=local, ignore_patterns=_OTHERS))
+        root = Path(snapshot_download(path, local_files_only=local, ignore_patterns=_OTHERS))
+        return root / _PART if (root / _PART).is_dir() else root
     except LocalEntryNotFoundError as error:
         why = (
             f"the hub did not deliver it: {error}. {elsewhere}"
@@ -37,7 +39,7 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
         why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not" if offline else why
         absence = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
         raise ValueError(f"{flag}: {absence}; {why}") from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except Exception as error:  # the hub's, and those of the libraries that transfer the files
         raise ValueError(
             f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}"
         ) from error

@@ -64,7 +64,7 @@ def _check_entries(config: Mapping[str, object]) -> None:
             f"whole numbers up to {_MOST_POSITIONS}",
         ),
         (
-            ("rms_norm_eps", "rope_theta"),
+            ("rms_norm_eps", "rope_theta", "rope_base"),
             lambda value: type(value) in (int, float) and 0 < value < math.inf,
             "numbers above 0",
         ),

@@ -129,7 +129,7 @@ def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerS
     if spec.head_dim % 4:
         got = f"{spec.hidden} / {spec.heads}"
         raise mismatch("config.json: channels per head", got, "a multiple of 4")
-    theta = config.get("rope_base", 10000.0)
+    theta = config.get("rope_base") or 10000.0
     return replace(spec, qk_norm=False, swin_norm=False, rope_theta=theta, image_rope=image)
 
 
@@ -195,9 +195,9 @@ class LlamaGen(Family):
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         # the weights do not tell the image's side, config.json does
-        config = read_object(folder / "config.json")
-        path, side = given_path(options, _VQ), math.isqrt(config["block_size"])
-        files = llamagen_vq(Path(path), side)
+        config, spec = self._config(folder)
+        path = given_path(options, _VQ)
+        files = llamagen_vq(Path(path), spec.image_rope.side)
         refuse_other(_VQ, path, files.config.n_embed, folder, config, "vocab_size")
         return files
 
@@ -224,7 +224,8 @@ class LlamaGen(Family):
         return Checked(text, 2 * count)
 
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
-        home, (config, spec) = _text_home(options), self._config(folder)
+        home = _text_home(replace(options, download=False))
+        config, spec = self._config(folder)
         width = read_object(home / "config.json")["d_model"]
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, options)

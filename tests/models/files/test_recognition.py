@@ -9,7 +9,7 @@ import pytest
 from damage import Damage, entries, generated, refused
 from families import SMALL
 from huggingface_hub import constants
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 from said import without_progress
 from small import loaded, small_settings
 
@@ -133,6 +133,15 @@ def test_a_hub_id_without_network_names_the_flag(offline, monkeypatch, tmp_path)
     ):
         checkpoint_folder("nobody/nothing", "--model_path")
     assert asked == [offline]
+
+
+def test_a_download_that_breaks_off_names_the_flag(monkeypatch) -> None:
+    def snapshot(*_: object, **__: object) -> str:
+        raise HTTPError("the connection was closed")  # of the network's library: no OSError
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    with pytest.raises(ValueError, match="--model_path: 'a/b' is no .*the connection was closed"):
+        checkpoint_folder("a/b", "--model_path")
 
 
 def test_an_empty_cache_offline_is_one_line_of_the_command(tmp_path, monkeypatch, capsys) -> None:

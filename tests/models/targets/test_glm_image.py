@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -31,6 +32,7 @@ from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid
 from models.codecs.glm_codec import vision_network
+from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from models.targets import glm_image
 from models.targets.glm_image import GlmImage
@@ -133,6 +135,12 @@ def test_the_published_sizes_on_the_meta_device() -> None:
 def test_the_folder_of_the_whole_checkpoint_will_do(original) -> None:
     settings = small_settings(original.parent, model="glm_image")
     assert settings.model_path == str(original)
+
+
+def test_the_hub_id_of_the_whole_checkpoint_will_do(original, monkeypatch) -> None:
+    root = str(original.parent)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: root)
+    assert checkpoint_folder("zai-org/GLM-Image", "--model_path") == original
 
 
 def test_the_token_above_is_in_the_same_grid() -> None:

@@ -260,6 +260,12 @@ FAMILY_CASES = {
         )
         for name in ("caption_dim", "cls_token_num")
     },
+    ("llamagen", "block_size"): fault(
+        entries(block_size=None), "block_size: expected", ("target", CONFIG)
+    ),
+    ("llamagen", "rope_base"): fault(
+        entries(rope_base="x"), "rope_base: expected numbers", ("target", CONFIG)
+    ),
     ("llamagen", "T5 layers"): fault(
         entries(file=f"{T5}/{CONFIG}", num_layers=100000),
         "num_layers is 100000, the weights hold",
