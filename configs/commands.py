@@ -29,8 +29,6 @@ class RecipeFlags(Settings, group="Recipe"):
 
 @dataclass(frozen=True)
 class Command:
-    """A command of main.py."""
-
     summary: str  # its line of help
     settings: tuple[type[Settings], ...]  # the classes that its flags are declared in
     without: tuple[str, ...] = ()  # flags of these that it does not have

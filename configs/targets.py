@@ -37,8 +37,6 @@ class ImageSizes:
 
 @dataclass(frozen=True)
 class Target:
-    """A target model."""
-
     folder: str  # where its weights lie by default, relative to the repository
     hub: str | None = None  # its repository on the hub; None: it is part of this one
     download: str | None = None  # the folder of that repository, where it is not `folder`

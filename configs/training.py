@@ -172,14 +172,9 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
         return tuple(map(int, self.target_layers.split(",")))
 
     @property
-    def guidance(self) -> int:
-        """Guidance rows per image: 2 with guidance, 1 without."""
-        return self.sampling.guidance
-
-    @property
     def rows(self) -> int:
         """Rows per image that an update computes."""
-        return self.guidance if self.guidance_aware else 1
+        return self.sampling.guidance if self.guidance_aware else 1
 
     @property
     def folder(self) -> Path:

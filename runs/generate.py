@@ -50,7 +50,7 @@ def generate_images(
     items = prompt_items(settings)
     processes = processes or launched()
     refuse_spread(settings, processes)
-    with RunFolder(settings, processes=processes) as folder:
+    with RunFolder(settings, processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]
         changed = [item.id for item in missing if item.id in folder.changed]

@@ -138,12 +138,8 @@ def _refuse_file_name(prompt: str) -> None:
 
 def _refuse_near_name(prompt: str) -> None:
     """Refuse a word that is nearly a data set's name, rather than draw an image of the word."""
-    names = {name.lower(): name for name in (*DATASETS, *_ABSENT)}
-    if len(prompt.split()) == 1 and difflib.get_close_matches(
-        prompt.strip().lower(), names, 1, 0.85
-    ):
-        refuse(
-            "prompt",
-            prompt,
-            f"{one_of(DATASETS)}, written like this, a .txt file, or a text of several words",
-        )
+    names = [name.lower() for name in (*DATASETS, *_ABSENT)]
+    near = difflib.get_close_matches(prompt.strip().lower(), names, 1, 0.85)
+    if near and len(prompt.split()) == 1:
+        names = f"{one_of(DATASETS)}, written like this"
+        refuse("prompt", prompt, f"{names}, a .txt file, or a text of several words")

@@ -59,16 +59,10 @@ def tau(records: Sequence[Line]) -> float:
 class RunFolder:
     """An open run folder: `records` holds those of the finished images by id; `save` adds one."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        arguments: Sequence[str] | None = None,
-        processes: Processes = ALONE,
-    ):
-        """Name the folder, without opening it. arguments: of the command line, for run.json."""
+    def __init__(self, settings: RunSettings, processes: Processes = ALONE):
+        """Name the folder, without opening it."""
         self.settings, self.processes = settings, processes
         self.path = Path(settings.output_dir)
-        self.arguments = list(sys.argv if arguments is None else arguments)
         self.records: dict[str, Line] = {}
         self.changed: set[str] = set()  # ids whose files are not those that were saved
 
@@ -147,7 +141,7 @@ class RunFolder:
             "settings": settings_dict(self.settings),
             "identity": self._identity,
             "hardware": hardware,
-            "arguments": self.arguments,
+            "arguments": sys.argv,
             "processes": self.processes.count,
             "versions": versions(),
             "revision": revision(),

@@ -174,11 +174,9 @@ def open_target(settings: EngineSettings) -> TargetModel:
         quantize(target, form, device)
     if spreads:
         rows = settings.batch_size * sampling_distribution(settings.sampling).guidance
-        nodes = (
-            build_policy(settings.method, target.grid).largest.nodes
-            if settings.method.speculative
-            else 0
-        )
+        nodes = 0
+        if settings.method.speculative:
+            nodes = build_policy(settings.method, target.grid).largest.nodes
         # A layer's device also holds its keys and values, for a whole image and the largest tree.
         spread(target, rows, target.spec.max_positions + target.grid.block(nodes))
     if settings.vq_device == "cpu":

@@ -113,7 +113,7 @@ class Lessons:
             return None
         dropped = captionless(s.seed, self.step, s.batch_size)
         # row 0 has the caption, the last one does not
-        return [int(dropped[index]) * (s.guidance - 1) for index in indices]
+        return [int(dropped[index]) * (s.sampling.guidance - 1) for index in indices]
 
     def state(self) -> dict[str, Any]:
         """Return everything that the next update depends on."""

@@ -120,7 +120,7 @@ class Training:
         head = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
-        rows = Computed(target, tokens, settings.guidance, settings.precision, layers)
+        rows = Computed(target, tokens, settings.sampling.guidance, settings.precision, layers)
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
             source |= with_hashes({name: getattr(settings, name) for name in CAPTION_FLAGS})

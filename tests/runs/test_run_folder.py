@@ -37,7 +37,7 @@ def record(name: str, prompt: str = "a cat") -> dict:
 
 
 def fill(settings: RunSettings, *names: str, trace: bool = False) -> None:
-    with RunFolder(settings, ["main.py", "x"]) as folder:
+    with RunFolder(settings) as folder:
         folder.begin({"device": "test"})
         for name in names:
             rounds = [{"id": name, "round": n} for n in range(2)] if trace else ()
@@ -49,7 +49,8 @@ def open_folder(settings: RunSettings) -> dict[str, dict]:
         return folder.records
 
 
-def test_what_is_saved_is_there_again(settings, tmp_path):
+def test_what_is_saved_is_there_again(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["main.py", "x"])
     fill(settings(batch_size=4))  # which makes no image
     fill(settings(), "00000_0", "00000_1", trace=True)
     found = open_folder(settings())
