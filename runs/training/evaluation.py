@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from configs.fields import mismatch, settings_fields
+from configs.fields import mismatch, settings_dict, settings_fields
 from configs.training import TrainSettings
 from decoding.noise import image_seed
 from decoding.sampling import SamplingDistribution, choose
@@ -167,8 +167,5 @@ class Evaluation:
 
 def trained_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings by flag, with those of the sampling distribution."""
-    return {
-        name: getattr(owner, name)
-        for owner in (settings, settings.sampling)
-        for name in settings_fields(owner)
-    }
+    own = {name: getattr(settings, name) for name in settings_fields(settings)}
+    return own | settings_dict(settings.sampling)
