@@ -98,11 +98,8 @@ def hits(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, np
     The result is (images, 2) by aspect. `background_kind`, `background_colour` and `background`
     (both) count 1 per image; `colour`, `shape` and `object` count the colours, shapes and (colour,
     shape) pairs said; `exact` counts 1 for an image whose background, colours and shapes are those
-    said and no others. ValueError if the lists are empty or differ in length.
+    said and no others.
     """
-    if len(seen) != len(said) or not said:
-        got = f"{len(seen)} images and {len(said)} prompts"
-        raise ValueError(f"expected equal numbers above 0, got {got}")
     rows = [_hits(a, b) for a, b in zip(seen, said, strict=True)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
