@@ -74,8 +74,11 @@ class MovqFiles(VqganFiles):
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
         from transformers import Emu3VQVAE, Emu3VQVAEConfig
 
-        with torch.device("meta"):
-            model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
+        try:
+            with torch.device("meta"):
+                model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
+        except Exception as error:  # whatever sizes that make no network lead to
+            raise ValueError(f"config.json: vq_config: {error}") from error
         slots = {self.prefix + name: Slot(name) for name in model.state_dict()}
         counters = tuple(key for key in slots if key.endswith(_COUNTER))
         keys = {key: slot for key, slot in slots.items() if key not in counters}

@@ -18,8 +18,8 @@ from models.files.weights import (
     TEXT_TOKENIZER,
     VQGAN_CONFIG,
     VQGAN_WEIGHTS,
-    WEIGHT_FILES,
     all_of,
+    listed_files,
     placed_keys,
     read_header,
 )
@@ -83,6 +83,6 @@ def missing_vqgan(folder: Path) -> list[str]:
 def stored_names(folder: Path) -> set[str]:
     """Return the keys of a checkpoint; none of files that are damaged, which reading them tells."""
     try:
-        return set(placed_keys(folder) or read_header(folder / WEIGHT_FILES[0]))
+        return set(placed_keys(folder) or read_header(listed_files(folder)[0]))
     except ValueError:
         return set()

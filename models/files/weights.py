@@ -130,9 +130,11 @@ def listed_files(folder: Path) -> list[Path]:
 def placed_keys(folder: Path) -> dict[str, Path]:
     """Return the shard of every key, as the folder's index says; empty without an index.
 
-    An index of .bin files beside whole safetensors does not count.
+    An index beside a whole file is left from an earlier save, as transformers sees it, too.
     """
     for name, index in zip(WEIGHT_FILES, WEIGHT_INDEXES, strict=True):
+        if (folder / name).is_file():
+            break
         if (folder / index).is_file():
             weight_map = read_object(folder / index).get("weight_map")
             if not isinstance(weight_map, dict) or not all(
@@ -140,8 +142,6 @@ def placed_keys(folder: Path) -> dict[str, Path]:
             ):
                 raise ValueError(f"{folder / index} has no weight_map")
             return {key: folder / shard for key, shard in weight_map.items()}
-        if (folder / name).is_file():
-            break
     return {}
 
 

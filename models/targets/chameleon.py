@@ -88,8 +88,9 @@ class WithVqgan(Family):
     """A family with Chameleon's VQGAN, in Meta's files or among the checkpoint's own weights."""
 
     def codes(self, config: dict) -> ImageVocab:
-        # of the usual VQGAN where config.json says nothing
-        return ImageVocab(0, json_config({"vq_config": {}} | config, "config.json").n_embed)
+        # Of the usual VQGAN where config.json says nothing; one in Meta's files may be smaller.
+        sizes = json_config({"vq_config": config.get("vq_config") or {}}, "config.json")
+        return ImageVocab(0, min(sizes.n_embed, self.spec(config).vocab))
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         home = find_vqgan(folder, tokenizer_folder(options))

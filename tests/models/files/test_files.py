@@ -8,7 +8,7 @@ import pytest
 import torch
 from damage import tensors
 from safetensors.torch import load_file, save_file
-from small import loaded, write_shards
+from small import loaded, store_weights
 
 import main
 from models.codecs.vqgan import VqganConfig, json_config
@@ -65,12 +65,16 @@ def test_the_checkpoints_own_folder_comes_first_and_the_flag_before_it(folder) -
         find_tokenizer(folder, folder.parent / "empty")
 
 
-@pytest.mark.parametrize("names", [{}, OLD_NAMES], ids=["new names", "old names"])
-def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder, capsys) -> None:
-    """In the shards of a conversion that brings the whole VQGAN, beside tokenizer.json."""
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [({}, "bin"), (OLD_NAMES, "sharded safetensors")],
+    ids=["new names", "old names"],
+)
+def test_vqgan_among_the_checkpoints_own_weights(names, kind, checkpoint, folder, capsys) -> None:
+    """In the files of a conversion that brings the whole VQGAN, beside tokenizer.json."""
     pack(folder, names)
     tensors(model__vqmodel__loss__scale=torch.zeros(1))(folder)
-    write_shards(folder, "safetensors")
+    store_weights(folder, kind)
     shutil.move(folder / "tokenizer" / "text_tokenizer.json", folder / "tokenizer.json")
     assert find_tokenizer(folder) == (folder / "tokenizer.json", None)
     assert torch.equal(pixels(folder), pixels(checkpoint))

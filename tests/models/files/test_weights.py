@@ -100,9 +100,10 @@ def test_damaged_indexes(content, suffix, part) -> None:
         load_part()
 
 
-def test_an_index_of_files_that_were_left_out_does_no_harm(part) -> None:
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+def test_an_index_of_files_that_are_gone_does_no_harm(name, part) -> None:
     home, load_part = part
-    (home / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "absent.bin"}}')
+    (home / f"{name}.index.json").write_text('{"weight_map": {"a": "absent"}}')
     load_part()
 
 

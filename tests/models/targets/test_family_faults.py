@@ -73,6 +73,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("vq_config", codebook_size=25), r"embedding.weight has shape \(24, 4\), expected"),
         (entries("vq_config", double_latent=True), "vq_config.double_latent: expected Fal"),
         (entries("vq_config", channel_multiplier="x"), "vq_config: "),
+        (entries("vq_config", hidden_size=0), "vq_config: "),
         (tensors(without=EMU3_NORM), "missing key model.text_model.layers.1.input_layernorm"),
         (tensors(text_model__lm_head__weight=torch.ones(9, 32)), r"\(9, 32\), expected 289 rows"),
         (tensors(without=EMU3_CODEC), NO_EMU3_CODEC),

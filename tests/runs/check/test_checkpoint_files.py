@@ -28,6 +28,12 @@ def test_a_whole_checkpoint_fits(model, checkpoint, capsys) -> None:
     assert "image codes 4 to 27" in texts["text tokenizer", "files"]
 
 
+@pytest.mark.parametrize("sizes", [{}, None])
+def test_config_json_need_not_tell_the_codecs_sizes(sizes, folder, capsys) -> None:
+    entries(vq_config=sizes)(folder)
+    assert inspected(capsys, folder)[0] == 0
+
+
 def test_the_table_is_for_readers(checkpoint, capsys) -> None:
     words = ["--model_path", str(checkpoint), "--batch_size", "3", "--dtype=bf16"]
     assert main.main(["inspect", *words]) == 0
