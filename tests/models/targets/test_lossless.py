@@ -47,9 +47,8 @@ def at(session: Session, temperature: float) -> SamplingSettings:
 )
 def test_tokens_are_those_of_plain_decoding(case, opened) -> None:
     verifier, name, proposal = case
-    (session, plain), own = opened, METHODS[name].defaults
-    size = {"size": "fixed"} if "size" in own else {}
-    method = MethodSettings(name, verifier=verifier, proposal=proposal, **size)
+    session, plain = opened
+    method = MethodSettings(name, verifier=verifier, proposal=proposal)
     found = [t for t in (0.0, 1.0) if method.same_tokens(t)]
     assert found == ([0.0, 1.0] if verifier == "exact" else [0.0])
     for temperature in found:

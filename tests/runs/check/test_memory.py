@@ -44,8 +44,7 @@ def longest(session: Session) -> str:
 
 def opened(session: Session, name: str, images: int) -> Engine:
     """An engine of a method at its default size with images in flight, of the longest prompt."""
-    size = {"size": "fixed"} if "size" in METHODS[name].defaults else {}
-    engine = session.open_engine(MethodSettings(name, **size), images=images)
+    engine = session.open_engine(MethodSettings(name), images=images)
     jobs = [Job(str(number), longest(session), number) for number in range(images)]
     engine._open(jobs)
     engine.images.admit(iter(jobs))
