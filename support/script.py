@@ -41,9 +41,16 @@ def _with_texts(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _check_flags(function: Callable[..., None], words: list[str]) -> None:
-    """Refuse a flag that the function lacks: fire would run it first and complain afterwards."""
-    flags = ["help", *signature(function).parameters]
-    for word in words:
+    """Refuse a flag that the function lacks, and one without its value.
+
+    fire would run the function first and complain afterwards, or take True for the value.
+    """
+    flags, kinds = ["help", *signature(function).parameters], get_type_hints(function)
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        if not word.startswith("--"):
+            continue
         name = word[2:].partition("=")[0].replace("-", "_")
-        if word.startswith("--") and name not in flags and name.removeprefix("no") not in flags:
+        if name not in flags and name.removeprefix("no") not in flags:
             raise mismatch("flags", word, one_of("--" + flag for flag in flags[1:]))
+        if "=" not in word and following.startswith("--") and kinds.get(name, bool) is not bool:
+            raise mismatch(word, "nothing", "a value")

@@ -144,11 +144,18 @@ def test_texts_stay_as_typed_and_numbers_are_numbers(monkeypatch, words, found):
     assert len(CALLS) == 1 and found.items() <= CALLS[0].items()
 
 
-def test_a_flag_that_a_script_does_not_have_is_refused_before_it_runs(monkeypatch, capsys) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--imags", "3"], "flags: expected --output, --runs, --images or --thin, got --imags"),
+        (["--images", "--thin"], "--images: expected a value, got nothing"),
+        (["--thin", "--runs"], "--runs: expected a value, got nothing"),
+    ],
+)
+def test_a_wrong_flag_is_refused_before_a_script_runs(words, said, monkeypatch, capsys) -> None:
     CALLS.clear()
-    monkeypatch.setattr("sys.argv", ["script", "--output=x", "--imags", "3"])
+    monkeypatch.setattr("sys.argv", ["script", "--output=x", *words])
     with pytest.raises(SystemExit) as stop:
         run_script(script)
     assert stop.value.code == 2 and not CALLS
-    said = capsys.readouterr().err
-    assert said == "error: flags: expected --output, --runs, --images or --thin, got --imags\n"
+    assert capsys.readouterr().err == f"error: {said}\n"
