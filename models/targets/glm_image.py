@@ -166,10 +166,9 @@ class GlmImage(Family):
         return {"model_type": "glm_image", **entries, "rope_parameters": rope}
 
     def spec(self, config: dict) -> TransformerSpec:
-        text, entries = self._text(config), self.entries(config)
-        width = text.get("head_dim") or entries["hidden_size"] // entries["num_attention_heads"]
-        spec = llama_spec(entries, width, _POSITIONS)
-        rope = self._rope(text)
+        text = self._text(config)
+        spec = llama_spec(self.entries(config), text.get("head_dim"), _POSITIONS)
+        width, rope = spec.head_dim, self._rope(text)
         share = rope.get("partial_rotary_factor", 1.0)
         sections = rope.get("mrope_section", _SECTIONS)
         if type(share) not in (int, float) or not 0 < share <= 1:

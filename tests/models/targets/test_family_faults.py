@@ -143,6 +143,10 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (gone("tokenizer"), "found no vqgan.yaml .*--tokenizer_path names another folder"),
         (text("tokenizer/vqgan.yaml", "n_embed: 24", "n_embed: 25"), "25, the weights hold 24"),
     ],
+    "glm_image": [
+        (entries("text_config", hidden_size="x"), "hidden_size: expected whole numbers from 1"),
+        (entries("text_config", head_dim=15), "head_dim: expected even whole numbers from 2"),
+    ],
     "llamagen": [
         (entries(block_size=None), "block_size: expected"),
         (entries(block_size=15), "block_size: expected a square"),
