@@ -35,7 +35,7 @@ class MoVQ(ImageTokenizer):
         hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
         return hidden.flatten(2).transpose(1, 2)
 
-    def _decode(self, codes: Tensor) -> Tensor:
+    def decode_one(self, codes: Tensor) -> Tensor:
         latents = self.codebook[codes].permute(2, 0, 1)[None, :, None]  # (1, embed_dim, 1, h, w)
         spread = self.model.post_quant_conv(latents)
         return self._to_bytes(

@@ -203,11 +203,12 @@ class ImageTokenizer:
         scale = self.downsampling
         images = torch.empty((len(codes), rows * scale, columns * scale, 3), dtype=torch.uint8)
         for image, row in zip(images, codes.to(self.codebook.device, torch.int64), strict=True):
-            image.copy_(self._decode(row.view(rows, columns)))
+            image.copy_(self.decode_one(row.view(rows, columns)))
         return images
 
-    def _decode(self, codes: Tensor) -> Tensor:
-        # one image, channels first: (1, embed_dim, rows, columns)
+    def decode_one(self, codes: Tensor) -> Tensor:
+        """Decode codes (rows, columns) to an image (H, W, 3), uint8."""
+        # channels first: (1, embed_dim, rows, columns)
         latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)
         latents = latents.contiguous(memory_format=torch.channels_last)
         # MoVQGAN's norms read the codes' own latents, without the convolution after them.

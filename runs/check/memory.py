@@ -5,8 +5,14 @@ target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twic
 """
 
 import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
@@ -18,11 +24,13 @@ from drafters.block import CANDIDATES
 from drafters.eagle import drafted_slots
 from drafters.jacobi import table_shape
 from models.base import ImageGrid, TransformerSpec
+from models.codecs.vqgan import ImageTokenizer
 from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
 from runs.methods import build_policy
 from runs.session import DTYPES
 
+MEMINFO = Path("/proc/meminfo")
 META = torch.device("meta")  # tensors there have shapes and bytes, but no memory
 UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
@@ -70,9 +78,43 @@ def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) ->
 
 
 def free_memory(device: torch.device) -> int:
+    """Return the free bytes of a GPU, or those that the CPU's memory can still give."""
     if device.type == "cuda":  # of all processes, not only of this one
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if MEMINFO.is_file():  # of Linux; copies of files that were read do not count as taken
+        lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@torch.inference_mode()
+def decoding_bytes(images: ImageTokenizer, grid: ImageGrid) -> int:
+    """Return the most bytes that decoding an image takes beside the weights, which are on META."""
+    with _Peak() as peak:
+        images.decode_one(torch.zeros(grid.rows, grid.columns, dtype=torch.long, device=META))
+    return peak.most
+
+
+class _Peak(TorchDispatchMode):
+    """Counts the bytes of all tensors on META that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}  # bytes by storage
+        self.most = 0
+
+    def __torch_dispatch__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        result = function(*args, **kwargs or {})
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self.alive:
+                    self.alive[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self.alive.pop, storage._cdata)
+        self.most = max(self.most, sum(self.alive.values()))
+        return result
 
 
 def _weights(

@@ -253,6 +253,9 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     assert memory["target keys and values"] == 2 * 2 * 32 * 2 * (4096 + 59) * HIDDEN
     weights = 27.19e6 + 39.3e6 + CODES * 256
     assert memory["image tokenizer"] == pytest.approx(4 * weights, rel=0.03)
+    # five tensors of the finest level's size are alive at once, in fp32
+    at_work = 5 * 4 * VQGAN.ch * VQGAN.resolution**2
+    assert memory["image tokenizer at work"] == pytest.approx(at_work, rel=0.01)
     (tokenizer / "vqgan.safetensors").unlink()
     assert main.main(words) == 1
     said = capsys.readouterr().out
