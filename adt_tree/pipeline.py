@@ -28,8 +28,8 @@ from adt_tree.sources import (
 )
 from adt_tree.streaming import Seen, stream_steps
 from adt_tree.weights import Weights
-from configs.command_line import METHOD_FLAGS, TUNED, listed_method
-from configs.fields import Values, flags_in, mismatch, refuse
+from configs.command_line import METHOD_FLAGS, TUNED, listed_method, run_values_of
+from configs.fields import Values, flags_in, mismatch, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
@@ -281,6 +281,9 @@ class Pipeline:
         """
         if isinstance(entries, str) or not entries or not all(isinstance(e, str) for e in entries):
             refuse("methods", entries, 'a list of names, such as ["ar", "adt"]')
+        for name, value in run_values_of(entries).items():  # of recipes, for the whole run
+            if name in _LIGHT and value != (used := settings_dict(settings)[name]):
+                refuse(name, value, f"{used}, as this call has it, in a recipe that it compares")
         usual = settings.method
         listed = [usual if e == usual.method else listed_method(e, {}, "methods") for e in entries]
         drafted = next((method for method in listed if method.drafted), None)

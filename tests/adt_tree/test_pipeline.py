@@ -209,6 +209,15 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
     assert nine.compare("a cat", ["adt"]).rows[1]["nodes"] == 9  # its own method, its own settings
 
 
+def test_a_recipe_of_another_sampling_is_not_compared(pipe, tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("method: jacobi\ntemperature: 0\n")
+    with pytest.raises(SettingsError, match=r"^temperature: expected .*, got 0\.0"):
+        pipe.compare("a cat", [str(recipe)])
+    cold = pipe.compare("a cat", [str(recipe)], temperature=0)
+    assert [row["temperature"] for row in cold.rows] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
