@@ -17,7 +17,6 @@ from models.target import TargetModel
 from models.transformer import run_by_torch
 
 _KEPT_FREE = 0.1  # of every GPU, for activations
-_IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,11 @@ class Load:
     first: int  # what stays on the first device
 
 
-def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
-    """Return what a transformer takes, with a KV cache of so many rows and slots, and a drafter."""
+def load_of(transformer: nn.Module, rows: int, slots: int, pixels: int) -> Load:
+    """Return what a transformer takes, with a KV cache of so many rows and slots, and a drafter.
+
+    pixels: bytes on the first device for turning tokens into pixels.
+    """
     spec: TransformerSpec = transformer.spec
     weights = sum(parameter.nbytes for parameter in transformer.parameters())
     itemsize = transformer.norm.weight.itemsize
@@ -38,7 +40,7 @@ def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
     cache = 2 * rows * spec.kv_heads * spec.head_dim * slots * itemsize
     # An EAGLE head: embedding, matrix from 2 hidden to hidden, one layer and its cache.
     drafter = transformer.embedding.weight.nbytes + 2 * spec.hidden**2 * itemsize + layer + cache
-    return Load(layer, cache, weights - layer * spec.layers + drafter + _IMAGE_BYTES)
+    return Load(layer, cache, weights - layer * spec.layers + drafter + pixels)
 
 
 def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
@@ -70,13 +72,13 @@ def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
     return devices
 
 
-def spread(target: TargetModel, rows: int, slots: int) -> None:
-    """Spread a target in the CPU's memory over all GPUs; rows, slots: of its KV cache."""
+def spread(target: TargetModel, rows: int, slots: int, pixels: int) -> None:
+    """Spread a target in the CPU's memory over all GPUs; the numbers are those of `load_of`."""
     main = torch.device("cuda", 0)
     target.place(main)
     count = torch.cuda.device_count()
     free = [int(torch.cuda.mem_get_info(number)[0] * (1 - _KEPT_FREE)) for number in range(count)]
-    devices = plan(target.spec.layers, load_of(target.transformer, rows, slots), free)
+    devices = plan(target.spec.layers, load_of(target.transformer, rows, slots, pixels), free)
     if None in devices:
         slow = devices.count(None)
         print(

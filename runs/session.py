@@ -178,7 +178,9 @@ def open_target(settings: EngineSettings) -> TargetModel:
         if settings.method.speculative:
             nodes = build_policy(settings.method, target.grid).largest.nodes
         # A layer's device also holds its keys and values, for a whole image and the largest tree.
-        spread(target, rows, target.spec.max_positions + target.grid.block(nodes))
+        slots = target.spec.max_positions + target.grid.block(nodes)
+        pixels = 0 if settings.vq_device == "cpu" else target.images.decoding_bytes(target.grid)
+        spread(target, rows, slots, pixels)
     if settings.vq_device == "cpu":
         target.images = target.images.to(torch.device("cpu"))
     return SequentialGuidance(target) if settings.cfg_mode == "sequential" else target

@@ -251,7 +251,8 @@ def _tell(request: Request, error: Exception) -> Response:
     kinds = {429: "rate_limit_error", 500: "server_error"}
     kind = kinds.get(problem.status, "invalid_request_error")
     told = {"message": str(problem), "type": kind, "param": problem.param, "code": problem.code}
-    return JSONResponse({"error": told}, problem.status)
+    # in ASCII: a name that is not UTF-8 could not be quoted otherwise
+    return Response(json.dumps({"error": told}), problem.status, media_type="application/json")
 
 
 def _problem(request: Request, error: Exception) -> Problem:

@@ -32,6 +32,7 @@ _OTHERS = ("model.language_model.", "lm_head.")
 # what diffusers paints with
 _NETWORKS = ("text_encoder", "transformer", "vae")
 _FILES = ("model_index.json", "scheduler", "tokenizer", *_NETWORKS)
+_PAINTING = 2 * 2**30  # bytes kept free for the activations of these; not measured
 
 
 class GlmVision:
@@ -187,6 +188,10 @@ class TokenPicture:
 
     def to(self, device: torch.device) -> TokenPicture:
         return replace(self, painter=self.painter and self.painter.to(device))
+
+    def decoding_bytes(self, grid: ImageGrid) -> int:
+        """Return what painting takes, its weights included: they are read for the first image."""
+        return 0 if self.painter is None else self.painter.bytes + _PAINTING
 
     def decode(self, codes: Tensor, size: tuple[int, int]) -> Tensor:
         """Codes (images, tokens) -> pixels (images, height, width, 3), uint8 on the CPU.

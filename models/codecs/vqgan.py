@@ -5,6 +5,7 @@ Their sizes are in vqgan.yaml (taming layout), or in `vq_config` of config.json.
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import yaml
 from torch import Tensor, nn
 
 from configs.downloads import damage
+from models.base import ImageGrid
+from models.codecs.peak import META_DEVICE, Peak
 from models.files.entries import is_size, require_values
 from support.durable import replace_file
 
@@ -216,6 +219,15 @@ class ImageTokenizer:
         return self._to_bytes(
             self.model.decoder(self.model.post_quant_conv(latents), *conditions)[0]
         )
+
+    @torch.inference_mode()
+    def decoding_bytes(self, grid: ImageGrid) -> int:
+        """Return the most bytes that decoding an image takes beside the weights."""
+        shapes = deepcopy(self).to(META_DEVICE)
+        with Peak() as peak:
+            codes = torch.zeros(grid.rows, grid.columns, dtype=torch.long, device=META_DEVICE)
+            shapes.decode_one(codes)
+        return peak.most
 
     def _to_bytes(self, output: Tensor) -> Tensor:
         """(3, height, width) from -1 to 1 -> (height, width, 3) uint8."""

@@ -22,13 +22,14 @@ from drafters.calibrations import FILE, Calibrations
 from drafters.loading import drafter_network
 from models.base import ImageGrid, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
+from models.codecs.peak import META_DEVICE
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
 from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked
-from runs.check.memory import META, cache_bytes, decoding_bytes, memory_of
+from runs.check.memory import cache_bytes, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_json, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
@@ -101,8 +102,8 @@ class Examination:
         memory |= {name: part.bytes for name, part in parts.items() if part and part.bytes}
         if image is not None and family.decoded:
             files = family.image_files(folder, replace(self.options, download=False))
-            codec = files.open(files.network().module, META)
-            memory[f"{family.image_part} at work"] = decoding_bytes(codec, image[0])
+            codec = files.open(files.network().module, META_DEVICE)
+            memory[f"{family.image_part} at work"] = codec.decoding_bytes(image[0])
         return Report(tuple(self.rows), memory)
 
     def _add(

@@ -5,14 +5,9 @@ target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twic
 """
 
 import os
-import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
@@ -24,14 +19,13 @@ from drafters.block import CANDIDATES
 from drafters.eagle import drafted_slots
 from drafters.jacobi import table_shape
 from models.base import ImageGrid, TransformerSpec
-from models.codecs.vqgan import ImageTokenizer
+from models.codecs.peak import META_DEVICE
 from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
 from runs.methods import build_policy
 from runs.session import DTYPES
 
 MEMINFO = Path("/proc/meminfo")
-META = torch.device("meta")  # tensors there have shapes and bytes, but no memory
 UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
 
@@ -74,7 +68,7 @@ def largest_trees(grid: ImageGrid) -> dict[str, TreeShape]:
 def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) -> int:
     """Return the bytes of a batch's keys, values and masks."""
     shape = CacheShape(settings.batch_size, settings.sampling.guidance, slots)
-    return KVCache(spec, shape, DTYPES[settings.dtype], META).nbytes
+    return KVCache(spec, shape, DTYPES[settings.dtype], META_DEVICE).nbytes
 
 
 def free_memory(device: torch.device) -> int:
@@ -85,36 +79,6 @@ def free_memory(device: torch.device) -> int:
         lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
         return 1024 * int(lines["MemAvailable"].split()[0])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-@torch.inference_mode()
-def decoding_bytes(images: ImageTokenizer, grid: ImageGrid) -> int:
-    """Return the most bytes that decoding an image takes beside the weights, which are on META."""
-    with _Peak() as peak:
-        images.decode_one(torch.zeros(grid.rows, grid.columns, dtype=torch.long, device=META))
-    return peak.most
-
-
-class _Peak(TorchDispatchMode):
-    """Counts the bytes of all tensors on META that are alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive: dict[int, int] = {}  # bytes by storage
-        self.most = 0
-
-    def __torch_dispatch__(
-        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        result = function(*args, **kwargs or {})
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self.alive:
-                    self.alive[storage._cdata] = storage.nbytes()
-                    weakref.finalize(storage, self.alive.pop, storage._cdata)
-        self.most = max(self.most, sum(self.alive.values()))
-        return result
 
 
 def _weights(
@@ -133,7 +97,7 @@ def _tables(settings: InspectSettings, grid: ImageGrid, codes: int) -> dict[str,
     reach = max(tree.reach for tree in trees.values())
     # Noise and predictions are fp32 with bf16 weights, too.
     dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
-    noise = NoiseShape(grid.tokens, codes, False, dtype, META, 1 + reach)
+    noise = NoiseShape(grid.tokens, codes, False, dtype, META_DEVICE, 1 + reach)
     stale = torch.Size(table_shape(settings.batch_size, grid, codes, reach))
     recalled = max(
         1 + tree.nodes for name, tree in trees.items() if "recall_numbers" in METHODS[name].defaults

@@ -104,7 +104,7 @@ def test_chameleon_7b_on_smaller_gpus() -> None:
     spec = TransformerSpec(65536, 4096, 11008, layers=32, heads=32, kv_heads=32, max_positions=4096)
     with torch.device("meta"):
         transformer = Transformer(spec, 8192).to(torch.bfloat16)
-    one, eight = (load_of(transformer, 2 * images, 4096 + 59) for images in (1, 8))
+    one, eight = (load_of(transformer, 2 * images, 4096 + 59, 2 * GIB) for images in (1, 8))
     assert (one.layer, one.cache) == (2 * 202_399_744, 2 * 2 * 32 * 128 * 4155 * 2)
     assert set(plan(32, one, [24 * GIB])) == {0}
     assert set(plan(32, eight, [24 * GIB, 24 * GIB, 24 * GIB])) == {0, 1, 2}
@@ -113,6 +113,16 @@ def test_chameleon_7b_on_smaller_gpus() -> None:
         here, homeless = places.count(0), places.count(None)
         held = load.first + here * load.layer + 32 * load.cache + load.layer
         assert 0 < here < 32 == here + homeless and held <= size * GIB
+
+
+def test_pixels_take_room_on_the_first_gpu(session) -> None:
+    """As much as the codec's shapes say; its weights stay where they are."""
+    images, transformer = session.target.images, session.target.transformer
+    pixels = images.decoding_bytes(session.target.grid)
+    finest = 4 * images.config.ch * images.config.resolution**2  # a tensor of its last level
+    assert finest < pixels < 10 * finest and images.codebook.device == CPU
+    less, more = (load_of(transformer, 2, 100, taken) for taken in (0, pixels))
+    assert more == replace(less, first=less.first + pixels)
 
 
 def test_keys_and_values_lie_where_their_layers_are(session) -> None:

@@ -194,6 +194,7 @@ JSON = "application/json; charset=utf-8"
         ("images/generations", b"{", JSON, 400, "The body is not JSON"),
         ("images/generations", b"[1]", JSON, 400, "not an object"),
         ("images/generations", b'{"prompt": "\\ud800"}', JSON, 400, "not UTF-8"),
+        ("images/generations", b'{"prompt": "a", "\\ud800": 1}', JSON, 400, "Unknown parameter"),
         ("images/generations", b" " * (MOST_BYTES + 1), JSON, 413, "longer than"),
         ("images/generations", None, JSON, 405, "Method Not Allowed: GET /v1/images/generations"),
         ("chat/completions", b"{}", JSON, 404, "Not Found: POST /v1/chat/completions"),

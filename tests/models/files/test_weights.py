@@ -87,6 +87,14 @@ def test_files_of_another_network(kind, part) -> None:
         assert words in str(error.value)
 
 
+def test_rotary_frequencies_of_older_files_are_passed_over(part) -> None:
+    home, load_part = part
+    path = store_weights(home, KINDS[0])
+    frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    write_state(path, read_state(path) | frequencies)
+    load_part()
+
+
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}']
