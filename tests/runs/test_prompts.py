@@ -240,12 +240,13 @@ def test_lines_with_ids(tmp_path, capsys):
     assert ids(str(path)) == ["00000_0", "00001_0"]
 
 
-def test_20000_lines_with_ids_are_read_within_a_second(tmp_path):
+def test_20000_lines_with_ids_are_read_in_linear_time(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text("".join(f'{{"id": "i{n}", "prompt": "a fox"}}\n' for n in range(20_000)))
     started = time.process_time()
     assert len(items(str(path), num_images=-1)) == 20_000
-    assert time.process_time() - started < 1
+    # 0.4 s, and 1.2 on a busy machine; a search through a list of ids would add 3.4
+    assert time.process_time() - started < 3
 
 
 @pytest.mark.parametrize(
