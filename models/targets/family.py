@@ -144,11 +144,11 @@ class Family(ABC):
 
     def check_text(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that the text tokenizer has the tokens around a prompt."""
-        return Checked(str(self.words(folder, replace(options, download=False))))
+        return Checked(str(self.words(folder, options)))
 
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that the image tokenizer's weights fit its network, which computes in fp32."""
-        files = self.image_files(folder, replace(options, download=False))
+        files = self.image_files(folder, options)
         count = sum(parameter.numel() for parameter in files.network().module.parameters())
         sizes = files.config
         text = f"{files.source}: {sizes.n_embed} codes, {sizes.resolution} x {sizes.resolution} "
@@ -156,7 +156,6 @@ class Family(ABC):
 
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
         """Check that parts and config.json, right in themselves, fit together for an image."""
-        options = replace(options, download=False)
         words, spec = self.words(folder, options), self._config(folder)[1]
         prompts = self._prompts(words, folder, spec, options)
         grid = prompts.grid

@@ -246,7 +246,7 @@ class GlmImage(Family):
         return glm_codebook(folder)
 
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        codec = self.codec(folder, replace(options, download=False))
+        codec = self.codec(folder, options)
         count = sum(parameter.numel() for parameter in codec.images.files.module.parameters())
         text = f"vision encoder with {codec.vocab} codes, {count / 1e6:.1f} M parameters; "
         if lacks := lacks_painter(_root(folder)):

@@ -214,7 +214,7 @@ class LlamaGen(Family):
         return dict(read_tensors(files.paths, CODEBOOK))[CODEBOOK].float()
 
     def check_text(self, folder: Path, options: TargetOptions) -> Checked:
-        home = _text_home(replace(options, download=False))
+        home = _text_home(options)
         network = encoder_network(home)
         network.check(folder_shapes(home), f"--{_TEXT}: {home}")
         load_tokenizer(home)
@@ -224,8 +224,7 @@ class LlamaGen(Family):
         return Checked(text, 2 * count)
 
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
-        home = _text_home(replace(options, download=False))
-        config, spec = self._config(folder)
+        home, (config, spec) = _text_home(options), self._config(folder)
         width = read_object(home / "config.json")["d_model"]
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, options)

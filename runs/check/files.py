@@ -79,7 +79,8 @@ class Examination:
     def __init__(self, settings: InspectSettings):
         self.settings, self.rows = settings, list[Finding]()
         self.family, self.sources = FAMILIES[settings.model], TARGETS[settings.model].sources
-        self.options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
+        options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
+        self.options = replace(options, download=False)
 
     def report(self) -> Report:
         """Look at target, its other parts, drafter and tables, and return all findings."""
@@ -101,7 +102,7 @@ class Examination:
         memory = memory_of(settings, target.network, drafter, image)
         memory |= {name: part.bytes for name, part in parts.items() if part and part.bytes}
         if image is not None and family.decoded:
-            files = family.image_files(folder, replace(self.options, download=False))
+            files = family.image_files(folder, self.options)
             codec = files.open(files.network().module, META_DEVICE)
             memory[f"{family.image_part} at work"] = codec.decoding_bytes(image[0])
         return Report(tuple(self.rows), memory)
