@@ -7,7 +7,14 @@ from pathlib import Path
 from configs.fields import Settings, part, refuse, setting
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from configs.targets import ROOT, TARGETS, parse_size, refuse_foreign_flags, targets_with
+from configs.targets import (
+    ROOT,
+    TARGETS,
+    inner_folder,
+    parse_size,
+    refuse_foreign_flags,
+    targets_with,
+)
 
 INDUCTOR = "inductor"  # what --compile says for torch's own compiler
 
@@ -38,9 +45,9 @@ class CodecSettings(Settings, group="Model"):
         target = TARGETS[self.model]
         default = ROOT / target.folder
         self.fill(model_path=str(default))
-        inside = Path(self.model_path) / default.name  # where the folder around it was given
-        if inside.is_dir() and not (Path(self.model_path) / "config.json").exists():
-            self.put(model_path=str(inside))
+        given = Path(self.model_path)
+        if (inner := inner_folder(given, default.name)) != given:
+            self.put(model_path=str(inner))
         parts = target.parts_next_to(self.model_path)
         self.fill(**{flag: path for flag, path in parts.items() if hasattr(self, flag)})
 

@@ -35,6 +35,12 @@ class ImageSizes:
         return match[1] if match and match[1] in self.named else self.default
 
 
+def inner_folder(folder: Path, name: str) -> Path:
+    """Return the folder of that name where the one around it, without a config.json, is given."""
+    inner = folder / name
+    return inner if inner.is_dir() and not (folder / "config.json").exists() else folder
+
+
 @dataclass(frozen=True)
 class Target:
     folder: str  # where its weights lie by default, relative to the repository

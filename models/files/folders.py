@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from configs.targets import TARGETS, inner_folder
+
 _OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
-_PART = "vision_language_encoder"  # of GLM-Image's repository: what is read here
+_PART = Path(TARGETS["glm_image"].folder).name  # what is read of its whole repository
 
 
 def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
@@ -29,7 +31,7 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     try:
         local = offline or not download
         root = Path(snapshot_download(path, local_files_only=local, ignore_patterns=_OTHERS))
-        return root / _PART if (root / _PART).is_dir() else root
+        return inner_folder(root, _PART)
     except LocalEntryNotFoundError as error:
         why = (
             f"the hub did not deliver it: {error}. {elsewhere}"
