@@ -141,5 +141,5 @@ def _refuse_near_name(prompt: str) -> None:
     names = [name.lower() for name in (*DATASETS, *_ABSENT)]
     near = difflib.get_close_matches(prompt.strip().lower(), names, 1, 0.85)
     if near and len(prompt.split()) == 1:
-        names = f"{one_of(DATASETS)}, written like this"
-        refuse("prompt", prompt, f"{names}, a .txt file, or a text of several words")
+        named = f"{one_of(DATASETS)}, written like this"
+        refuse("prompt", prompt, f"{named}, a .txt file, or a text of several words")

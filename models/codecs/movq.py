@@ -5,7 +5,8 @@ first is the image. Only its convolutions over time see the four; those in the p
 the memory and the time, see one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def movq_sizes(given: object) -> VqganConfig:
 
     given = given if isinstance(given, dict) else {}
     require_values(given, _BUILT, "vq_config.")
-    try:
+    with _refusing():
         config = Emu3VQVAEConfig(**given)
         factors = tuple(config.channel_multiplier)
         scale = 2 ** (len(factors) - 1)  # pixels per token
@@ -62,8 +63,15 @@ def movq_sizes(given: object) -> VqganConfig:
             n_embed=config.codebook_size,
             resolution=_SIDE // scale * scale,
         )
-    except Exception as error:  # the library's own checks raise several types
-        why = str(error).splitlines()[0]
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn what the library raises for wrong sizes, of several types, into a ValueError."""
+    try:
+        yield
+    except Exception as error:
+        why = str(error).partition("\n")[0]
         raise ValueError(f"config.json: vq_config: {why}") from error
 
 
@@ -74,11 +82,8 @@ class MovqFiles(VqganFiles):
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
         from transformers import Emu3VQVAE, Emu3VQVAEConfig
 
-        try:
-            with torch.device("meta"):
-                model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
-        except Exception as error:  # whatever sizes that make no network lead to
-            raise ValueError(f"config.json: vq_config: {error}") from error
+        with _refusing(), torch.device("meta"):
+            model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
         slots = {self.prefix + name: Slot(name) for name in model.state_dict()}
         counters = tuple(key for key in slots if key.endswith(_COUNTER))
         keys = {key: slot for key, slot in slots.items() if key not in counters}
