@@ -137,16 +137,15 @@ def entries_of(text: str) -> tuple[str, ...]:
 CANDIDATES = (
     # the fastest drafts on all three CPUs in docs/results/speed.md
     "jacobi:window=10",
-    # window=0: no chain behind the tree, so tau is 6.01, not 5.88 (docs/results/tokens.md)
-    "eagle_recall:nodes=58:window=0",
+    "eagle_recall:nodes=58",
     "block:nodes=16:depth=16:width=3",
-    "eagle_recall:nodes=16:depth=16:width=3:window=0",
+    "eagle_recall:nodes=16:depth=16:width=3",
     "block",
     # on an H100 its rounds take 4 % longer than with 58 nodes and accept 8 % more (docs/gpu.md)
     "block:nodes=96:depth=20:width=5",
     "adt",
     "eagle2:nodes=16:depth=4:width=6",
-    "eagle_recall:nodes=128:depth=20:width=7:window=0",
+    "eagle_recall:nodes=128:depth=20:width=7",
     "eagle2:nodes=6:depth=2:width=6",
     "recall:nodes=16:depth=14:width=3",
     "jacobi",

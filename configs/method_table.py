@@ -77,7 +77,6 @@ class MethodTraits:
 
 
 _GROWN = {"proposal": "coupled", "calibration": "drafter"}
-_WINDOW = {"window": 16, "guess": "above"}
 METHODS: dict[str, MethodTraits] = {
     "ar": MethodTraits(speculative=False),
     "static": MethodTraits({"proposal": "coupled", "tree": "mc_sim_7b_63"}, drafted=True),
@@ -85,19 +84,17 @@ METHODS: dict[str, MethodTraits] = {
     "eagle2": MethodTraits(_GROWN | {"depth": 5, "width": 10, "nodes": 58}, drafted=True),
     # Six nodes: chosen on a CPU, where every node costs time (docs/results/adt.md).
     "adt": MethodTraits(_GROWN | {"nodes": 6, "adt": AdtSettings()}, drafted=True),
-    "jacobi": MethodTraits({"proposal": "coupled"} | _WINDOW),
+    "jacobi": MethodTraits({"proposal": "coupled", "window": 16, "guess": "above"}),
     "recall": MethodTraits(
-        {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58, "recall_numbers": None}
-        | _WINDOW
+        {"proposal": "coupled", "depth": 18, "width": 8, "nodes": 58, "recall_numbers": None}
+        | {"guess": "above"}
     ),
     # 18 x 4 has a tau of 6.03, 16 x 3 of 5.87 (docs/results/tokens.md)
-    "block": MethodTraits(
-        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16}, drafted=True
-    ),
+    "block": MethodTraits(_GROWN | {"depth": 18, "width": 4, "nodes": 58}, drafted=True),
     "eagle_recall": MethodTraits(
         _GROWN
         | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None, "recall_numbers": None}
-        | _WINDOW,
+        | {"guess": "above"},
         drafted=True,
     ),
 }

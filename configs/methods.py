@@ -46,11 +46,9 @@ class MethodSettings(Settings, group="Method"):
         wanted=CALIBRATIONS,
         shown="drafter; with topk and sampled none, as published",
     )
-    depth: int | None = setting(
-        "maximum tree depth", low=1, high=64, shown="eagle2 5, recall 14, others 18"
-    )
+    depth: int | None = setting("maximum tree depth", low=1, high=64, shown="eagle2 5, others 18")
     width: int | None = setting(
-        "tree width", low=1, high=256, shown="eagle2 10, recall 5, others 4"
+        "tree width", low=1, high=256, shown="eagle2 10, recall 8, others 4"
     )
     nodes: int | None = setting(
         "maximum draft tokens per forward pass", low=1, high=1024, shown="adt 6, others 58"
@@ -66,8 +64,8 @@ class MethodSettings(Settings, group="Method"):
     )
     tree: str | None = setting("tree of --method static", choices=TREES, shown="mc_sim_7b_63")
     window: int | None = setting(
-        "positions drafted from the target's own earlier predictions; 0 = none",
-        low=0,
+        "positions drafted from the target's own earlier predictions",
+        low=1,
         high=256,
         shown="16",
     )
@@ -96,8 +94,6 @@ class MethodSettings(Settings, group="Method"):
         self._refuse_idle()
         defaults = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
         self.fill(**defaults)
-        if self.method == "jacobi" and self.window == 0:
-            refuse("window", 0, "1 to 256 with --method jacobi")
         if rule.numbers is not None:
             self.fill(relaxed=rule.numbers())
 

@@ -49,6 +49,7 @@ FREE_FLAGS = (
 LATER_FLAGS = ("head_depth",)
 # What run folders name since trees could be sized by prices: all trees have the full size now.
 _FULL_SIZE = {"size": None, "prices": None}
+_CONTINUED = "recall", "block", "eagle_recall"  # methods whose trees a chain of 16 continued
 _PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
 
@@ -174,6 +175,8 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
         values = settings_dict(self) | _FULL_SIZE
         if self.method.method == "eagle_recall":  # which had other sizes by default
             values["size"] = "fixed"
+        if self.method.method in _CONTINUED:
+            values["window"] = 16
         absent = [*FREE_FLAGS, *(name for name in LATER_FLAGS if values[name] is None)]
         values = {name: value for name, value in values.items() if name not in absent}
         # A folder is named after a hash of this: a method keeps the name that its first runs have.

@@ -28,7 +28,7 @@ class Draft:
 class Drafter(Protocol):
     """Proposes tokens, and keeps its own state of every image, row by row as the batch does.
 
-    A round calls `expand` once per tree level, `predict_ahead` at most once, then `update`. These
+    A round calls `expand` once per tree level, then `update`. These
     are functions of tensors and of the round's static shape, and change state in place: on a GPU
     they are captured once and replayed.
     """
@@ -55,11 +55,12 @@ class Drafter(Protocol):
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
         """Return the distributions after nodes picked (images, k) of the newest level."""
 
-    def predict_ahead(self, round: Round) -> Draft:
-        """Return the distributions (images, window, vocab) of the next positions.
-
-        They hold whatever tokens come between. Not called where the shape's window is 0.
-        """
-
     def update(self, result: RoundResult) -> None:
         """Learn what the round has decided."""
+
+
+class ChainDrafter(Drafter, Protocol):
+    """Proposes tokens of the next positions, whatever tokens come between: in place of `expand`."""
+
+    def predict_ahead(self, round: Round) -> Draft:
+        """Return the distributions (images, window, vocab) of the next positions."""

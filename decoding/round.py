@@ -22,7 +22,7 @@ class TreeShape(NamedTuple):
     depth: int  # levels that are grown
     width: int  # children per expanded node, and nodes expanded per level
     nodes: int  # draft tokens to verify
-    window: int = 0  # greatest depth of the tokens that continue the grown nodes
+    window: int = 0  # tokens of a chain, which is not grown by levels
 
     @property
     def reach(self) -> int:
@@ -52,7 +52,7 @@ class RoundShape:
     depth: int  # levels of the deepest tree
     width: int  # children per expanded node, and nodes expanded per level, at most
     nodes: int  # draft tokens verified per image, at most
-    window: int  # greatest depth of the tokens that continue the grown nodes
+    window: int  # tokens of a chain
     pending: int  # slots decided in the last round, at most: the drafter has not processed them
     committed: int  # slots of the target's cache that hold committed tokens, at most
     row_ends: int = 0  # tree nodes after which an image row ends, at most

@@ -82,8 +82,6 @@ def end_depths(images: Sequence[ImageInputs], grid: ImageGrid) -> tuple[int, ...
 
 def most_row_ends(depths: Collection[int], tree: TreeShape) -> int:
     """Return how many nodes a tree may have at these depths."""
-    continued = tree.window > 0 and tree.depth > 0
-    # a level has `width` children of each of `width` nodes; chains may continue any node
-    per_depth = tree.nodes if continued else max(tree.width, 1) ** 2
+    per_depth = max(tree.width, 1) ** 2  # a level has `width` children of each of `width` nodes
     below = len(set(depths) - {0})
     return int(0 in depths) + min(tree.nodes, below * per_depth)

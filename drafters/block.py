@@ -13,25 +13,24 @@ of the positions before it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
-from decoding.proposals import Calibration, Coupled, Proposal
-from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
+from decoding.proposals import Coupled, Proposal
+from decoding.round import Round, RoundResult, TreeShape, hidden_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from drafters.eagle import EagleDrafter, EagleHead, side_by_side
 from drafters.hidden_states import Stale, StaleHiddenStates
-from drafters.similarity import lineage_along, trust_in
+from drafters.similarity import trust_in
+from drafters.window import WindowDrafts, candidates_after, choose_again, lineages
 from models.base import Context, PromptRows, TransformerSpec
 from models.linear import Linear
 from models.target import TargetModel
-from support.compiler import fused
 
 CANDIDATES = 3  # per position; 4 or 6 accept no more
 # Of the head in a round: with 1, 2 and 3, trees of 58 nodes accept 5.28, 5.78 and 6.03 tokens
@@ -140,76 +139,13 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class Children:
-    """What a proposal takes after all candidates of a window: (images, steps, candidates, width).
-
-    Taken level by level this would launch ten operations a level.
-    """
-
-    tokens: Tensor
-    log_hits: Tensor  # their estimated log-probabilities
-    candidates: Tensor  # which candidate of the next step each is; the best one if none
-
-    @classmethod
-    def of(
-        cls, codes: Tensor, draft: Draft, proposal: Coupled, noise: Tensor, width: int
-    ) -> "Children":
-        """Return those of a round.
-
-        Args:
-            codes: (images, steps, candidates) of the window.
-            draft: after them, in this shape.
-            proposal: takes up to `width` tokens.
-            noise: (images, steps, 1, vocab or 1) of the tokens after each step.
-            width: most children of a node.
-        """
-        steps = codes.shape[1]
-        # the calibration's factor of a level is one more factor of the trust in it
-        factors = proposal.calibration.of_levels(steps, codes.device)[:, None]
-        scaled = Draft(draft.log_q, draft.trust * factors.to(draft.trust.dtype))
-        uncalibrated = replace(proposal, calibration=Calibration())
-        tokens, log_hits = uncalibrated.children(scaled, noise, width, level=1)
-        return cls(tokens, log_hits, place_of(tokens, next_candidates(codes)))
-
-
-@dataclass(frozen=True)
 class Drafted:
-    """What the head drafts after the candidates of a round's window."""
+    """What a pass of the head drafts after the candidates of a window."""
 
-    round: Round
     window: Window
     hidden: Tensor  # (images, guidance, steps, candidates, hidden) predicted and stale ones, mixed
     log_q: Tensor  # (images, steps, candidates, vocab)
     trust: Tensor  # (images, steps, candidates)
-    children: Children | None = None  # None: the policy takes them, level by level
-
-
-@fused
-def _after(
-    values: tuple[Tensor, ...], before: Tensor, picked: Tensor, children: int
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return which candidates nodes picked (images, k) of a level are, and what stands after these.
-
-    Args:
-        values: (images, candidates, width) each, after the step's candidates.
-        before: (images, parents, width) which candidates the children of each parent are.
-        picked: nodes of the level by their index.
-        children: that the level has of each parent, side by side.
-    """
-    candidates = before[..., :children].flatten(1).gather(1, picked)
-    return candidates, tuple(rows_at(value, candidates) for value in values)
-
-
-def next_candidates(codes: Tensor) -> Tensor:
-    """Return the candidates of the step after each of codes (images, steps, candidates)."""
-    return F.pad(codes[:, 1:], (0, 0, 0, 1))
-
-
-@fused
-def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
-    """Return which of codes (images, steps, candidates) tokens (images, steps, ...) are, else 0."""
-    codes = codes.view(*codes.shape[:2], *[1] * (tokens.ndim - 2), -1)
-    return (tokens[..., None] == codes).long().argmax(-1)
 
 
 def choose_window(
@@ -228,17 +164,14 @@ def choose_window(
     """
     recent, steps = memory.last.recent, known.above.shape[2]
     root = recent[:, :1, None].expand(-1, steps, CANDIDATES)
-    stale, _ = known.after(_lineages(root, recent)[:, :, 0])
-    codes = torch.cat([root[:, :1], _likeliest(score(stale), noise)[:, :-1]], 1)
+    stale, _ = known.after(lineages(root, recent)[:, :, 0])
+    codes = candidates_after(root[:, :1], score(stale), noise)
     before = torch.cat([memory.before_root(round), stale[:, :, :-1]], 2)
     return _filled(codes, before, known, recent)
 
 
-def choose_again(drafted: Drafted, known: Stale, recent: Tensor, noise: Tensor | None) -> Window:
-    """Return the window that the drafts after the candidates of another one predict.
-
-    Its best candidates follow one another: each is the best after the one before it, or after that
-    step's best candidate in the other window if the one before it was none there.
+def choose_next(drafted: Drafted, known: Stale, recent: Tensor, noise: Tensor | None) -> Window:
+    """Return the window that what was drafted after another one predicts, as `choose_again` says.
 
     Args:
         drafted: of the other window.
@@ -246,48 +179,16 @@ def choose_again(drafted: Drafted, known: Stale, recent: Tensor, noise: Tensor |
         recent: (images, REACH) the last decided tokens, the root's first.
     """
     window = drafted.window
-    best = _likeliest(drafted.log_q, None if noise is None else noise[:, :, None])
-    path = _follow(place_of(best[..., 0], next_candidates(window.codes)))  # (images, steps)
-    slots = path + CANDIDATES * arange(path.shape[1], path.device)
-    best = rows_at(best.flatten(1, 2), slots)
+    codes, slots = choose_again(window.codes, drafted.log_q, noise)
     predicted = hidden_at(drafted.hidden.flatten(2, 3), slots)
-    codes = torch.cat([window.codes[:, :1], best[:, :-1]], 1)
     before = torch.cat([window.before[:, :, :1], predicted[:, :, :-1]], 2)
     return _filled(codes, before, known, recent)
-
-
-def _likeliest(log_q: Tensor, noise: Tensor | None) -> Tensor:
-    """Return the best tokens (..., candidates) of log q (..., vocab), by noise if it is seen."""
-    values = log_q if noise is None else log_q + noise
-    return values.topk(CANDIDATES, dim=-1).indices
-
-
-@fused
-def _follow(candidates: Tensor) -> Tensor:
-    """Return which candidates a path from the root's best one reads: (images, steps).
-
-    candidates: (images, steps, candidates) which one of the next step follows each.
-    """
-    path = [torch.zeros_like(candidates[:, 0, :1])]
-    for step in range(candidates.shape[1] - 1):
-        path.append(candidates[:, step].gather(1, path[-1]))
-    return torch.cat(path, 1)
-
-
-def _lineages(codes: Tensor, recent: Tensor) -> Tensor:
-    """Return the last tokens of candidates (images, steps, n) after the best of earlier steps.
-
-    (images, steps, n, REACH), their own first; recent: (images, REACH) the root's and those before.
-    """
-    path = torch.cat([recent[:, 1:].flip(1), codes[..., 0]], 1)
-    older = lineage_along(path)[:, :, None, 1:].expand(-1, -1, codes.shape[2], -1)
-    return torch.cat([codes[..., None], older], 3)
 
 
 def _filled(codes: Tensor, before: Tensor, known: Stale, recent: Tensor) -> Window:
     """Return a window of codes with the stale hidden states after them."""
     size = codes.shape[1:]
-    after, similarity = known.each(CANDIDATES).after(_lineages(codes, recent).flatten(1, 2))
+    after, similarity = known.each(CANDIDATES).after(lineages(codes, recent).flatten(1, 2))
     return Window(codes, before, after.unflatten(2, size), similarity.unflatten(1, size))
 
 
@@ -332,31 +233,14 @@ class BlockDrafter(EagleDrafter):
         super().open(images, slots, watch)
         guidance = self.distribution.guidance
         self.memory = StaleHiddenStates(self.target, images, guidance, self.largest)
-        self.drafted: Drafted | None = None
+        self.drafts: WindowDrafts | None = None
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         super().prefill(image, prompt, hidden, code)
         self.memory.prefill(image, hidden[:, -1:, : self.target.spec.hidden], code)
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        drafted, step = self.draft_window(round), tree.height
-        if drafted.children is None:
-            tokens = tree.newest.tokens.gather(1, picked)
-            codes = drafted.window.codes[:, step : step + 1]
-            candidates = place_of(tokens[:, None], codes)[:, 0]
-            trust = drafted.trust[:, step].gather(1, candidates)
-            return Draft(rows_at(drafted.log_q[:, step], candidates), trust)
-        # the root is the best candidate of step 0
-        before = self.following if step else torch.zeros_like(picked)[..., None]
-        values = tuple(value[:, step] for value in vars(drafted.children).values())
-        candidates, (tokens, log_hits, self.following) = _after(
-            values, before, picked, tree.newest.children
-        )
-        log_q = rows_at(drafted.log_q[:, step], candidates) if round.keep_q else None
-        return Draft(log_q, children=(tokens, log_hits))
-
-    def predict_ahead(self, round: Round) -> Draft:
-        return Draft(self.draft_window(round).log_q[:, : round.shape.window, 0])
+        return self.draft_window(round).expand(tree, picked)
 
     def update(self, result: RoundResult) -> None:
         super().update(result)
@@ -366,9 +250,9 @@ class BlockDrafter(EagleDrafter):
         """Return the positions of a round's window."""
         return round.shape.reach
 
-    def draft_window(self, round: Round) -> Drafted:
+    def draft_window(self, round: Round) -> WindowDrafts:
         """Return what the head drafts in a round: its passes are made at the first call."""
-        if self.drafted is None or self.drafted.round is not round:
+        if self.drafts is None or self.drafts.round is not round:
             step, noise = arange(self.steps(round), self.codes.device), None
             if not self.proposal.samples:
                 noise = round.noise(round.position(step))
@@ -377,17 +261,11 @@ class BlockDrafter(EagleDrafter):
             window = choose_window(self.memory, known, round, self.score, noise)
             drafted = self._pass(window, slots, round)
             for _ in range(PASSES - 1):
-                window = choose_again(drafted, known, self.memory.last.recent, noise)
+                window = choose_next(drafted, known, self.memory.last.recent, noise)
                 drafted = self._pass(window, slots, round)
-            self.drafted = replace(drafted, children=self._children(drafted, noise))
-        return self.drafted
-
-    def _children(self, drafted: Drafted, noise: Tensor | None) -> Children | None:
-        """Return what the proposal takes, if that depends on positions and candidates alone."""
-        if not isinstance(self.proposal, Coupled):
-            return None
-        draft, width = Draft(drafted.log_q, drafted.trust), drafted.round.shape.width
-        return Children.of(drafted.window.codes, draft, self.proposal, noise[:, :, None], width)
+            draft = Draft(drafted.log_q, drafted.trust)
+            self.drafts = WindowDrafts.of(round, window.codes, draft, self.proposal, noise)
+        return self.drafts
 
     def _open_slots(self, steps: int, round: Round) -> Slots:
         """Return the slots of the newly decided tokens and of a window of so many steps."""
@@ -426,4 +304,4 @@ class BlockDrafter(EagleDrafter):
         with self.watch.lap("draft_head"):
             log_q = self.score(mixed).unflatten(1, size)
         trust = self.head.confidence(similarity)
-        return Drafted(round, window, mixed.unflatten(2, size), log_q, trust)
+        return Drafted(window, mixed.unflatten(2, size), log_q, trust)

@@ -175,9 +175,6 @@ class EagleDrafter:
         """Return log q (images, n, vocab) of hidden states (images, guidance, n, hidden)."""
         return self.distribution(self.target.score(hidden.flatten(0, 1)))
 
-    def predict_ahead(self, round: Round) -> Draft:
-        raise NotImplementedError("an EAGLE head follows paths")
-
     def update(self, result: RoundResult) -> None:
         count = result.accepted.codes.shape[1]
         self.codes[:, :count] = result.accepted.codes

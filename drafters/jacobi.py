@@ -15,7 +15,6 @@ from torch import Tensor
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
 from decoding.round import Round, RoundResult, TreeShape
-from decoding.tree import GrowingTree
 from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
 
@@ -40,14 +39,6 @@ class Ahead:
     round: Round
     log_q: Tensor  # (images, reach, vocab)
     share: Tensor  # (images, reach) of each in a mixture: 0 for a borrowed one
-
-
-@dataclass(frozen=True)
-class Recalled:
-    """Stale predictions for a mixture with a drafter's."""
-
-    draft: Draft
-    share: Tensor  # (images, k) of them in the mixture; 1 in place of k where all have the same
 
 
 class JacobiDrafter:
@@ -82,18 +73,6 @@ class JacobiDrafter:
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         # predictions of the image before may stay: beyond `reached` none is read
         self.reached[image] = 0
-
-    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        return self.recall(tree, picked, round).draft
-
-    def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
-        """Return the predictions after nodes picked (images, k), and their share in a mixture.
-
-        They depend on a node's position, not on its path. A borrowed one has a share of 0.
-        """
-        level, ahead = slice(tree.height, tree.height + 1), self.ahead(round)
-        log_q = ahead.log_q[:, level].expand(-1, picked.shape[1], -1)
-        return Recalled(Draft(log_q), ahead.share[:, level])
 
     def predict_ahead(self, round: Round) -> Draft:
         return Draft(self.ahead(round).log_q[:, : round.shape.window])

@@ -12,18 +12,18 @@ from decoding.device import Stopwatch
 from decoding.drafter import Draft, Drafter
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
-from drafters.jacobi import JacobiDrafter
+from drafters.recall import RecallDrafter
 from models.base import PromptRows
 from support.compiler import fused
 
 
 class MixedDrafter:
-    """Grows levels by a drafter, mixed with stale predictions; these also predict ahead.
+    """Grows levels by a drafter, mixed with stale predictions.
 
     The forward pass that verifies the tree renews the predictions.
     """
 
-    def __init__(self, near: Drafter, far: JacobiDrafter, levels: int, cut: bool):
+    def __init__(self, near: Drafter, far: RecallDrafter, levels: int, cut: bool):
         """Join two drafters.
 
         Args:
@@ -50,9 +50,6 @@ class MixedDrafter:
         recalled = self.far.recall(tree, picked, round)
         mixed = mixture(log_q, recalled.draft.log_q, recalled.share, self.cut)
         return Draft(mixed, recalled.draft.trust)
-
-    def predict_ahead(self, round: Round) -> Draft:
-        return self.far.predict_ahead(round)
 
     def update(self, result: RoundResult) -> None:
         for drafter in (self.near, self.far):

@@ -15,17 +15,28 @@ from torch import Tensor
 
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
-from decoding.round import Round, RoundResult, TreeShape
+from decoding.proposals import Coupled, Proposal
+from decoding.round import Round, RoundResult, TreeShape, rows_at
 from decoding.tree import GrowingTree
-from drafters.jacobi import JacobiDrafter, Recalled
-from drafters.similarity import REACH, Directions, LastTree, Recollection, trust_in
+from drafters.jacobi import JacobiDrafter
+from drafters.similarity import Directions, LastTree, Recollection, trust_in
+from drafters.window import WindowDrafts, candidates_after, choose_again, lineages
 from models.base import PromptRows
 from models.target import TargetModel
 from support.compiler import fused
 
-# of a round: what its levels recall from, and the predictions (images, levels, vocab) by position
-Remembered = tuple[Round, Recollection, Tensor]
+CANDIDATES = 5  # per position; 8 accept no more
+PASSES = 3  # over the candidates, each of which follows the path that the one before predicts
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
+
+
+@dataclass(frozen=True)
+class RecalledWindow:
+    """What is recalled after the candidates of a window."""
+
+    drafts: WindowDrafts
+    similarity: Tensor  # (images, steps, candidates) as of `Recollection.after`
+    known: Tensor  # (images, steps) bool: whether a node of the last tree stands there
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,14 @@ class RecallNumbers:
 FITTED_TO_TINY = RecallNumbers((-0.34, 1.32), (0.0, 1.66), (-0.97, 2.56))
 
 
+@dataclass(frozen=True)
+class Recalled:
+    """Stale predictions for a mixture with a drafter's."""
+
+    draft: Draft
+    share: Tensor  # (images, k) of them in the mixture
+
+
 class RecallDrafter(JacobiDrafter):
     """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
 
@@ -55,9 +74,11 @@ class RecallDrafter(JacobiDrafter):
         guess: str,
         largest: TreeShape,
         numbers: RecallNumbers = FITTED_TO_TINY,
+        proposal: Proposal = Coupled(),  # noqa: B008 (frozen)
     ):
+        """proposal: takes the nodes' children; one that samples must not see the target's noise."""
         super().__init__(target, guess, largest)
-        self.numbers = numbers
+        self.numbers, self.proposal = numbers, proposal
         self.directions = Directions.of(target)
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
@@ -65,60 +86,82 @@ class RecallDrafter(JacobiDrafter):
         size = images, 1 + self.largest.nodes, self.codes
         self.last = LastTree(*size[:2], self.device)
         self.predictions = torch.full(size, _LEAST, dtype=self.dtype, device=self.device)
-        self._remembered: Remembered | None = None
+        self._recalled: RecalledWindow | None = None
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         super().prefill(image, prompt, hidden, code)
         self.last.begin(image, code)
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        log_q, similarity = self._recall(tree, picked, round)
-        return Draft(log_q, trust_in(similarity, *self.numbers.trust_alone))
+        return self.recall_window(round).drafts.expand(tree, picked)
 
     def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
-        log_q, similarity = self._recall(tree, picked, round)
-        level = slice(tree.height, tree.height + 1)
-        _, recollection, _ = self._remember(round)
-        reached, by_position = recollection.known, self.ahead(round).share
-        share = share_of(similarity, self.numbers.share, reached[:, level], by_position[:, level])
-        return Recalled(Draft(log_q, trust_in(similarity, *self.numbers.trust_mixed)), share)
+        """Return what is recalled after nodes picked (images, k) of the newest level.
+
+        A node whose token is no candidate has a share of 0.
+        """
+        recalled, step = self.recall_window(round), tree.height
+        if step == 0:
+            self._weigh(recalled, round)
+        candidates, among = self.look_up(tree, picked, round)
+        log_q = rows_at(recalled.drafts.draft.log_q[:, step], candidates)
+        trust = self._trust[:, step].gather(1, candidates)
+        share = self._share[:, step].gather(1, candidates)
+        return Recalled(Draft(log_q, trust.where(among, 1)), share * among)
 
     def update(self, result: RoundResult) -> None:
         self.last.update(result)
         self.predictions[:, : result.tree.nodes + 1] = result.log_p.clamp(min=_LEAST)
         super().update(result)
 
-    def _remember(self, round: Round) -> Remembered:
-        """Return what this round's levels recall from."""
-        if self._remembered is None or self._remembered[0] is not round:
-            # of the nodes to expand
-            positions = round.position(arange(round.shape.reach, self.device) - 1)
-            nodes = self.last.positions, self.last.lineage
-            recollection = Recollection.at(positions, *nodes, self.directions)
-            self._remembered = round, recollection, self.ahead(round).log_q.clamp(min=_LEAST)
-        return self._remembered
+    def look_up(self, tree: GrowingTree, picked: Tensor, round: Round) -> tuple[Tensor, Tensor]:
+        """Return which candidates nodes of the newest level are, and whether they are any.
 
-    def _recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> tuple[Tensor, Tensor]:
-        """Return predictions (images, k, vocab), and similarities as `Recollection.after`.
+        (images, k) each; 0 and False for nodes that are none.
+        """
+        codes = self.recall_window(round).drafts.codes[:, tree.height]
+        found = tree.newest.tokens.gather(1, picked)[..., None] == codes[:, None]
+        return found.long().argmax(-1), found.any(-1)
+
+    def _weigh(self, recalled: "RecalledWindow", round: Round) -> None:
+        """Compute shares in a mixture and the trust in it, (images, steps, candidates) each."""
+        known, by_position = recalled.known[..., None], self.ahead(round).share[..., None]
+        self._share = share_of(recalled.similarity, self.numbers.share, known, by_position)
+        self._trust = trust_in(recalled.similarity, *self.numbers.trust_mixed)
+
+    def recall_window(self, round: Round) -> "RecalledWindow":
+        """Return what a round's levels recall, which is computed at the first call."""
+        if self._recalled is None or self._recalled.drafts.round is not round:
+            step, noise = arange(round.shape.reach, self.device), None
+            if not self.proposal.samples:
+                noise = round.noise(round.position(step))
+            at = round.position(step - 1)  # of the nodes to expand
+            nodes = self.last.positions, self.last.lineage
+            recollection = Recollection.at(at, *nodes, self.directions)
+            by_position = self.ahead(round).log_q.clamp(min=_LEAST)
+            root = self.last.recent[:, :1, None].expand(-1, -1, CANDIDATES)
+            codes = candidates_after(root, by_position, noise)
+            log_q, similarity = self._after(codes, recollection, by_position)
+            for _ in range(PASSES - 1):
+                codes, _ = choose_again(codes, log_q, noise)
+                log_q, similarity = self._after(codes, recollection, by_position)
+            draft = Draft(log_q, trust_in(similarity, *self.numbers.trust_alone))
+            drafts = WindowDrafts.of(round, codes, draft, self.proposal, noise)
+            self._recalled = RecalledWindow(drafts, similarity, recollection.known)
+        return self._recalled
+
+    def _after(
+        self, codes: Tensor, recollection: Recollection, by_position: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return log q (images, steps, candidates, vocab) after codes, and their similarities.
 
         Where no node of the last tree stands they are those by position alone.
         """
-        _, recollection, by_position = self._remember(round)
-        level = slice(tree.height, tree.height + 1)
-        here = recollection.of(level)
-        weights, similarity = here.after(self._follow(tree, picked))
-        return _predicted(weights, self.predictions, here.known, by_position[:, level]), similarity
-
-    def _follow(self, tree: GrowingTree, picked: Tensor) -> Tensor:
-        """Return the last tokens (images, k, REACH) of nodes of the newest level, their own first.
-
-        Their parents are what the last call expanded.
-        """
-        if tree.height == 0:
-            self._path = self.last.recent[:, None]
-            return self._path
-        self._path = longer(self._path, tree.newest.tokens, picked, tree.newest.children)
-        return self._path
+        size, each = codes.shape[1:], recollection.each(CANDIDATES)
+        weights, similarity = each.after(lineages(codes, self.last.recent).flatten(1, 2))
+        by_position = by_position.repeat_interleave(CANDIDATES, 1)
+        log_q = _predicted(weights, self.predictions, each.known, by_position)
+        return log_q.unflatten(1, size), similarity.unflatten(1, size)
 
 
 @fused
@@ -132,20 +175,6 @@ def _predicted(weights: Tensor, predictions: Tensor, known: Tensor, by_position:
 def share_of(
     similarity: Tensor, numbers: tuple[float, float], reached: Tensor, by_position: Tensor
 ) -> Tensor:
-    """Return the share (images, k) in a mixture: by similarity where the last tree has nodes."""
+    """Return shares in a mixture: by similarity where the last tree has nodes (`reached`)."""
     least, slope = numbers
     return torch.where(reached, (least + slope * similarity).clamp(0, 1), by_position)
-
-
-@fused
-def longer(path: Tensor, tokens: Tensor, picked: Tensor, children: int) -> Tensor:
-    """Return the last tokens (images, k, REACH) of nodes picked (images, k) of a level.
-
-    Args:
-        path: (images, parents, REACH) the same of the nodes whose children the level has.
-        tokens: (images, nodes) of the level.
-        picked: indices in it.
-        children: of each parent, side by side.
-    """
-    parents = (picked // children)[..., None].expand(-1, -1, REACH - 1)
-    return torch.cat([tokens.gather(1, picked)[..., None], path[..., :-1].gather(1, parents)], 2)

@@ -157,10 +157,6 @@ class Recollection:
         mask, known = (values.repeat_interleave(times, 1) for values in (self.mask, self.known))
         return replace(self, mask=mask, known=known)
 
-    def of(self, index: slice) -> "Recollection":
-        """Return that of some of the positions."""
-        return replace(self, mask=self.mask[:, index], known=self.known[:, index])
-
     def after(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the nodes' weights (images, k, nodes), and the greatest similarity (images, k).
 

@@ -22,6 +22,7 @@ from decoding.engine import Engine
 from decoding.images import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import TreePolicy
+from decoding.policies.chain import ChainTree
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS, Calibration, Proposal
@@ -54,12 +55,11 @@ def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
 def dynamic_tree(
     method: MethodSettings, grid: ImageGrid | None = None, refreshes: bool = False
 ) -> TreePolicy:
-    """Return the policy of trees that always have the method's size, the Jacobi window included.
+    """Return the policy of trees that always have the method's size.
 
     refreshes: later rounds of the drafter recall the predictions after a tree.
     """
-    largest = TreeShape(method.depth, method.width, method.nodes, method.window or 0)
-    return DynamicTree(largest, refreshes)
+    return DynamicTree(TreeShape(method.depth, method.width, method.nodes), refreshes)
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
@@ -121,7 +121,7 @@ def recall_drafter(parts: Drafting) -> Drafter:
     """Return a drafter without weights: stale predictions, recalled by similarity of tokens."""
     text = parts.method.recall_numbers
     numbers = FITTED_TO_TINY if text is None else RecallNumbers.of(fitted_numbers(text))
-    return RecallDrafter(parts.target, parts.method.guess, parts.largest, numbers)
+    return RecallDrafter(parts.target, parts.method.guess, parts.largest, numbers, parts.proposal)
 
 
 def block_drafter(parts: Drafting) -> Drafter:
@@ -154,11 +154,11 @@ METHODS: dict[str, Method] = {
     "eagle2": Method(dynamic_tree, eagle_drafter),
     "adt": Method(lambda method, grid: AdaptiveTree(method.adt, method.nodes, grid), eagle_drafter),
     "jacobi": Method(  # a chain of the target's own stale predictions
-        lambda method, grid: DynamicTree(TreeShape(0, 1, method.window, method.window)),
+        lambda method, grid: ChainTree(method.window),
         lambda parts: JacobiDrafter(parts.target, parts.method.guess, parts.largest),
     ),
-    "recall": Method(dynamic_tree, recall_drafter),
-    "block": Method(dynamic_tree, block_drafter),
+    "recall": Method(partial(dynamic_tree, refreshes=True), recall_drafter),
+    "block": Method(partial(dynamic_tree, refreshes=True), block_drafter),
     "eagle_recall": Method(partial(dynamic_tree, refreshes=True), eagle_recall_drafter),
 }
 # Rules with numbers of their own are called with these and the nearest codes.

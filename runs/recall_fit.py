@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from configs.methods import MethodSettings
+from decoding.drafter import Draft
 from decoding.engine import Engine
 from decoding.images import Job
-from decoding.round import Round, RoundResult
+from decoding.round import Round, RoundResult, rows_at
 from decoding.tree import GrowingTree
 from drafters.mixed import MixedDrafter
 from drafters.recall import FITTED_TO_TINY, RecallNumbers
-from drafters.similarity import trust_in
+from drafters.similarity import UNKNOWN, trust_in
 
 ALONE = MethodSettings("recall")
 MIXED = MethodSettings("eagle_recall")
@@ -55,9 +56,9 @@ class Recorder:
         # the factor of the calibration, the similarity and the chosen code.
         self.rows: list[tuple[Tensor, ...]] = []
         # Bound methods are replaced, so rounds must not be replayed: a CUDA graph calls no Python.
-        self._recall, self.far._recall = self.far._recall, self._noting_recall
+        self._expand, drafter.expand = drafter.expand, self._noting_expand
         if self.mixed:
-            self._expand, drafter.near.expand = drafter.near.expand, self._noting_expand
+            self._expand_near, drafter.near.expand = drafter.near.expand, self._noting_near
         engine.watcher = self._after_round
 
     def generate(self, jobs: Sequence[Job], seconds: float) -> None:
@@ -67,22 +68,24 @@ class Recorder:
                 if time.monotonic() > end:
                     break
 
-    def _noting_expand(self, *call: object) -> object:
-        draft = self._expand(*call)
+    def _noting_near(self, *call: object) -> Draft:
+        draft = self._expand_near(*call)
         self.near = draft.log_q[0]
         return draft
 
-    def _noting_recall(
-        self, tree: GrowingTree, picked: Tensor, round: Round
-    ) -> tuple[Tensor, Tensor]:
-        log_q, similarity = self._recall(tree, picked, round)
+    def _noting_expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        draft = self._expand(tree, picked, round)
         level, near = tree.newest, self.near
+        recalled, step = self.far.recall_window(round), tree.height
+        candidates, among = self.far.look_up(tree, picked, round)
+        log_q = rows_at(recalled.drafts.draft.log_q[:, step], candidates)
+        similarity = recalled.similarity[:, step].gather(1, candidates).where(among, UNKNOWN)
         tokens = level.tokens.gather(1, picked)[0].tolist()
         parents = (picked[0] // level.children).tolist()
         self.levels.append(Level(parents, tokens, log_q[0], similarity[0], near))
         # Deeper levels than --head_depth run no head, so its last output must not stay here.
         self.near = None
-        return log_q, similarity
+        return draft
 
     def _after_round(self, states: object, result: RoundResult) -> None:
         """Keep the predictions after the root and the accepted tokens."""
@@ -95,7 +98,7 @@ class Recorder:
                 if accepted_node not in nodes:
                     break  # it was not expanded
                 node = nodes.index(accepted_node)
-            # without a node of the last tree there it is `UNKNOWN`, below 0: nothing was recalled
+            # where nothing was recalled it is `UNKNOWN`, below 0
             if level.similarity[node] > 0 and (level.near is not None or not self.mixed):
                 self._keep(level, node, result.round, depth, emitted[depth])
         self.levels = []

@@ -26,7 +26,7 @@ from models.base import PromptRows
 from models.target import TargetModel
 
 # Trees of the rounds: as configs/fast/n16.yaml.
-SHAPE = TreeShape(16, 3, 16, 16)
+SHAPE = TreeShape(16, 3, 16)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class DrawnRounds:
         assert picks is None
         head = deepcopy(self.head).to(self.target.dtype)  # what it keeps is for inference alone
         drafter = RecordingDrafter(head, self.target, self.distribution, SHAPE)
-        way = Speculation(drafter, DynamicTree(SHAPE), PROPOSALS["coupled"]())
+        way = Speculation(drafter, DynamicTree(SHAPE, refreshes=True), PROPOSALS["coupled"]())
         # without replay, since recording a round reads numbers of the device
         engine = Engine(self.target, self.distribution, Exact(), len(images), way)
         drawings: dict[str, Drawn] = {}

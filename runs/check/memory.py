@@ -37,11 +37,11 @@ def memory_of(
 ) -> dict[str, int]:
     """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
     grid = UNKNOWN_GRID if image is None else image[0]
-    trees = largest_trees(grid).values()
+    trees = largest_trees(grid)
     memory: dict[str, int] = {}
     if target is not None:
         spec = target.module.spec
-        slots = spec.max_positions + max(grid.block(tree.nodes) for tree in trees)
+        slots = spec.max_positions + max(grid.block(tree.nodes) for tree in trees.values())
         memory |= _weights("target", target, settings, settings.quantize)
         memory["target keys and values"] = cache_bytes(settings, spec, slots)
     if drafter is not None:
@@ -51,7 +51,8 @@ def memory_of(
             grid.block(tree.nodes)
             + grid.block(tree.reach)
             + max(drafted_slots(tree, grid), tree.reach * CANDIDATES)
-            for tree in trees
+            for name, tree in trees.items()
+            if METHODS[name].drafted
         )
         slots = spec.max_positions + max(beyond)
         memory |= _weights("drafter", drafter, settings, None)

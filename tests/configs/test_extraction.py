@@ -35,7 +35,7 @@ def test_own_samples_are_drawn_without_a_drafter_by_default(read):
     assert (found.run.method.method, found.run.drafter_path) == ("jacobi", None)
     assert found.num_images == 3
     own = ("--output_dir=out", *OWN)
-    assert read(*own, "--method=eagle_recall", "--window=4").run.method.window == 4
+    assert read(*own, "--method=eagle_recall", "--depth=4").run.method.depth == 4
     lossless = ("--method=eagle2", "--proposal=topk", "--verifier=rejection")
     assert read(*own, *lossless).run.method.lossless
 

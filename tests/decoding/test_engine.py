@@ -46,15 +46,14 @@ METHODS = {
     "jacobi": MethodSettings("jacobi", window=5),
     "jacobi from the left": MethodSettings("jacobi", window=9, guess="left"),
     "jacobi, drawn anew": MethodSettings("jacobi", proposal="sampled", window=5, guess="random"),
-    "recall": MethodSettings("recall", depth=4, width=3, nodes=12, window=5),
-    "recall without a chain": MethodSettings("recall", depth=4, width=3, nodes=12, window=0),
+    "recall": MethodSettings("recall", depth=4, width=3, nodes=12),
     "recall of rank": MethodSettings(
-        "recall", proposal="topk", depth=3, width=2, nodes=7, window=4, guess="left"
+        "recall", proposal="topk", depth=3, width=2, nodes=7, guess="left"
     ),
     "eagle recall": MethodSettings("eagle_recall", depth=4, width=3, nodes=14, head_depth=2),
-    "eagle recall, continued": MethodSettings("eagle_recall", depth=3, width=3, nodes=4, window=5),
-    "block": MethodSettings("block", depth=4, width=3, nodes=14, window=6),
-    "block of rank": MethodSettings("block", proposal="topk", depth=2, width=2, nodes=7, window=3),
+    "eagle recall, pruned": MethodSettings("eagle_recall", depth=3, width=3, nodes=4),
+    "block": MethodSettings("block", depth=4, width=3, nodes=14),
+    "block of rank": MethodSettings("block", proposal="topk", depth=2, width=2, nodes=7),
     "block drawn anew": MethodSettings("block", proposal="sampled", depth=3, nodes=9),
 }
 

@@ -92,9 +92,9 @@ METHODS = [
     MethodSettings("eagle2", depth=2, width=3, nodes=6),
     MethodSettings("eagle2", depth=2, width=2, nodes=4, verifier="rejection"),
     MethodSettings("adt", nodes=8, adt=AdtSettings(d_min=1, d_init=1, d_max=2, l_d=1)),
-    MethodSettings("recall", depth=3, width=3, nodes=8, window=4),
+    MethodSettings("recall", depth=3, width=3, nodes=8),
     MethodSettings("eagle_recall", depth=2, width=3, nodes=8, head_depth=1),
-    MethodSettings("block", depth=3, width=3, nodes=8, window=4),
+    MethodSettings("block", depth=3, width=3, nodes=8),
 ]
 # a chain, a tree that adapts, and two drafters together
 FEW = [METHODS[number] for number in (1, 6, 8)]

@@ -22,8 +22,8 @@ CEILINGS = {
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 306,
     MethodSettings(method="adt"): 249,
     MethodSettings(method="recall", depth=6, width=3, nodes=8): 450,
-    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8, window=0): 723,
-    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 632,
+    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8): 723,
+    MethodSettings(method="block", depth=6, width=3, nodes=8): 632,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 

@@ -25,7 +25,7 @@ from runs.session import Session
 
 WARM, GREEDY = SamplingDistribution(top_k=12), SamplingDistribution(temperature=0.0)
 TREE = {"method": "eagle2", "depth": 3, "width": 4, "nodes": 10}
-GRAFTED = {"method": "eagle_recall", "nodes": 9, "window": 6}
+MIXED = {"method": "eagle_recall", "nodes": 9}
 IDS = 8  # of the rules' own trees
 LANTERN = LanternSettings(k=6, delta=0.3)
 LOSSLESS = {
@@ -33,7 +33,7 @@ LOSSLESS = {
     "rejection, coupled": MethodSettings("adt", verifier="rejection", adt=AdtSettings(d_max=5)),
     "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
     "sampled": MethodSettings("static", proposal="sampled", verifier="sampled"),
-    "rejection, grafted": MethodSettings(**GRAFTED, depth=3, width=3, verifier="rejection"),
+    "rejection, mixed": MethodSettings(**MIXED, depth=3, width=3, verifier="rejection"),
     "spectr": MethodSettings("static", proposal="sampled", verifier="spectr"),
     "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=5),
     # the tree has more nodes than the model has codes, and two parents on a level
@@ -43,7 +43,7 @@ LOSSLESS = {
 RELAXED = {
     "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", relaxed=LANTERN),
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", relaxed=LANTERN),
-    "lantern, grafted": MethodSettings(**GRAFTED, verifier="lantern", relaxed=LANTERN),
+    "lantern, mixed": MethodSettings(**MIXED, verifier="lantern", relaxed=LANTERN),
     "gsd": MethodSettings(
         "jacobi", proposal="sampled", verifier="gsd", window=5, relaxed=GsdSettings(reach=2)
     ),

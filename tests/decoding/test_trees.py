@@ -18,16 +18,16 @@ from fakes import (
 )
 
 from configs.method_table import TREES
-from decoding.graft import HALVED, REFRESH, Chain, best_path, graft, verify_gain
+from decoding.drafter import Draft
 from decoding.noise import gumbel
-from decoding.policies.dynamic import DynamicTree, best_nodes
+from decoding.policies.chain import ChainTree
+from decoding.policies.dynamic import HALVED, REFRESH, DynamicTree, best_nodes, verify_gain
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS, TopK
-from decoding.round import TreeShape, largest_of
+from decoding.round import Round, TreeShape, largest_of
 from decoding.tree import DraftTree
 
 VOCAB, DECIDED = 9, (3, 8)
-IDS, WINDOW = 3, 5  # of grafted trees and chains
 
 
 def noise_at(image: int, position: int, proposal: str) -> torch.Tensor:
@@ -106,7 +106,7 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3, 8, 15])
 def test_pruning_keeps_parents_where_rounding_favours_children(nodes) -> None:
-    """Grafting sums a path in another order than its beginning: a certain child may score more."""
+    """A certain child may be worth a rounding step more than its parent."""
     generator = torch.Generator().manual_seed(nodes)
     tree = random_tree(generator, 20, 16, vocab=4)
     certain = torch.rand(tree.scores.shape, generator=generator) < 0.9
@@ -117,7 +117,7 @@ def test_pruning_keeps_parents_where_rounding_favours_children(nodes) -> None:
         raised = certain[:, node] & (tree.depths[:, node] > 1)
         scores[:, node] = torch.where(raised, more, scores[:, node])
     rounded = replace(tree, scores=scores)
-    gain = verify_gain(rounded, best_path(rounded))
+    gain = verify_gain(rounded)
     assert (gain[:, :, None] <= gain[:, None])[tree.visible].all()  # as that of every ancestor
     kept = best_nodes(rounded, gain, round_of([TreeShape(9, 9, nodes)] * 20))
     for image in range(20):
@@ -197,59 +197,36 @@ def test_absent_nodes_are_no_levels() -> None:
     assert torch.equal(shorter.present.sum(1), (scores > -torch.inf).sum(1))
 
 
-def chain(generator: torch.Generator, images: int, reach: int = WINDOW) -> Chain:
-    tokens = torch.randint(IDS, (images, WINDOW), generator=generator)
-    hits = torch.rand(images, WINDOW, generator=generator, dtype=torch.float64).log()
-    return Chain(tokens, hits, torch.full((images, 1), reach))
-
-
-def grafted_paths(tree: DraftTree, image: int, ahead: Chain) -> dict[Path, float]:
-    """The chance of every path: the tree's, better where it is foreseen, and beyond."""
-    tokens, hits = ahead.tokens[image].tolist(), ahead.log_hits[image].exp().tolist()
-    chances: dict[Path, float] = {(): 1.0}
-    paths = {n: path_to(tree, image, n) for n in tree.present[image].nonzero().flatten().tolist()}
-    for node, path in paths.items():
-        if path:
-            above = tree.scores[image, tree.parents[image, node]]
-            chance, step = math.exp(float(tree.scores[image, node] - above)), len(path) - 1
-            if step < WINDOW and path[-1] == tokens[step]:
-                chance = max(chance, hits[step])
-            chances[path] = chances[path[:-1]] * chance
-    for path in list(chances):
-        while len(path) < min(WINDOW, int(ahead.reach[image])):
-            longer = (*path, tokens[len(path)])
-            chances.setdefault(longer, chances[path] * hits[len(path)])
-            path = longer
-    return chances
-
-
-@pytest.mark.parametrize("reach", [0, 2, WINDOW, 9])
-@pytest.mark.parametrize("nodes", [1, 6, 20])  # of 20, some are deeper than the window
-def test_every_path_once_with_its_chance(nodes, reach) -> None:
-    for seed in range(20):
-        generator = torch.Generator().manual_seed(seed)
-        tree = random_tree(generator, 2, nodes, IDS, absent=0.2)
-        ahead = chain(generator, 2, reach)
-        found, _ = graft(tree, ahead)
-        for image in range(2):
-            present = found.present[image].nonzero().flatten().tolist()
-            paths = [path_to(found, image, node) for node in present]
-            scores = dict(zip(paths, found.scores[image, present].exp().tolist(), strict=True))
-            assert len(scores) == len(paths)  # nothing twice
-            assert scores == pytest.approx(grafted_paths(tree, image, ahead))
-            assert [len(path) for path in paths] == found.depths[image, present].tolist()
-            assert found.height >= max(map(len, paths))
-
-
-def test_the_best_path_and_its_continuation_are_renewed() -> None:
+def test_the_path_to_the_best_of_the_deepest_nodes_is_renewed() -> None:
     scores = [math.log(chance) for chance in (1.0, 0.6, 0.3, 0.1, 0.2)]
     tree = tree_of([0, 1, 2, 0, 1], [0, 0, 0, 1, 2], scores=scores)
-    ahead = Chain(torch.tensor([[0, 0, 2, 2]]), torch.full((1, 4), 0.5).log(), torch.tensor([[4]]))
-    found, best = graft(tree, ahead)
-    extra = (verify_gain(found, best) - found.scores.exp())[0]
+    extra = (verify_gain(tree) - tree.scores.exp())[0]
     nodes = extra.gt(1e-6).nonzero().flatten().tolist()
-    renewed = {path_to(found, 0, node): float(extra[node]) for node in nodes}
-    # (1, 0) is foreseen: 0.3 instead of 0.1, more than 0.2 of (2, 1)
-    paths = (), (1,), (1, 0), (1, 0, 2), (1, 0, 2, 2)
-    expected = {path: REFRESH * 2 ** -((len(path) / HALVED) ** 2) for path in paths}
+    renewed = {path_to(tree, 0, node): float(extra[node]) for node in nodes}
+    expected = {path: REFRESH * 2 ** -((len(path) / HALVED) ** 2) for path in ((), (2,), (2, 1))}
     assert renewed == pytest.approx(expected)
+
+
+class AheadDrafter:
+    """Predicts the same distributions (images, window, vocab) in every round."""
+
+    dtype = torch.float64
+
+    def __init__(self, log_q: torch.Tensor):
+        self.log_q = log_q
+
+    def predict_ahead(self, round: Round) -> Draft:
+        return Draft(self.log_q)
+
+
+def test_a_chain_has_the_best_token_of_every_position_up_to_an_images_end() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_q = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64).log_softmax(-1)
+    policy = ChainTree(5)
+    round = round_of([policy.largest, policy.largest.within(3)])  # the second image ends
+    tree = policy.grow(round, AheadDrafter(log_q), PROPOSALS["topk"]())
+    hits, tokens = log_q.max(-1)
+    assert torch.equal(tree.tokens[:, 1:], tokens)
+    torch.testing.assert_close(tree.scores[0, 1:], hits[0].cumsum(0))
+    assert tree.present[1].tolist() == [True] * 3 + [False] * 3
+    assert tree.chain and tree.depths[0].tolist() == list(range(6))

@@ -109,7 +109,7 @@ def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatc
     """Images of different prompts, that decide different numbers of codes in a round."""
     monkeypatch.setattr("runs.methods.BlockDrafter", Reading)
     head, checked = block_head(session), []
-    method = MethodSettings(method="block", depth=3, width=2, nodes=6, window=3)
+    method = MethodSettings(method="block", depth=3, width=2, nodes=6)
     distribution = SamplingDistribution(cfg=guidance)
     engine = build_engine(session.target, LoadedDrafter(head), distribution, method, 2)
     drafter = engine.speculation.drafter
@@ -198,7 +198,7 @@ def test_a_state_above_is_that_of_the_row_above(session) -> None:
 
 @pytest.mark.parametrize(("proposal", "coupled"), [("coupled", True), ("sampled", False)])
 def test_sampled_drafts_do_not_depend_on_the_targets_noise(proposal, coupled, session) -> None:
-    method = MethodSettings(method="block", proposal=proposal, depth=2, width=2, nodes=4, window=2)
+    method = MethodSettings(method="block", proposal=proposal, depth=2, width=2, nodes=4)
     codes = []
     for seed in (3, 4):
         engine = build_engine(session.target, session.drafter, SamplingDistribution(), method, 1)

@@ -25,8 +25,8 @@ LOSSLESS = [
     MethodSettings("eagle2", depth=3, width=4, nodes=7),
     MethodSettings("adt"),
     MethodSettings("jacobi", window=5),
-    MethodSettings("recall", depth=4, width=3, nodes=12, window=5),
-    MethodSettings("eagle_recall", depth=3, width=3, nodes=9, window=5),
+    MethodSettings("recall", depth=4, width=3, nodes=12),
+    MethodSettings("eagle_recall", depth=3, width=3, nodes=9),
     MethodSettings("adt", verifier="rejection"),
 ]
 

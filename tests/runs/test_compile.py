@@ -254,7 +254,7 @@ class Written(CudaGraphs):
 RECORDED = [
     MethodSettings("ar"),
     MethodSettings("adt"),
-    MethodSettings("block", nodes=8, depth=3, width=3, window=4),  # small, so that sizes recur
+    MethodSettings("block", nodes=8, depth=3, width=3),  # small, so that sizes recur
 ]
 
 

@@ -27,7 +27,7 @@ METHODS = {
     "deep eagle2": MethodSettings(method="eagle2", depth=7, width=3, nodes=12),
     "adt": MethodSettings(method="adt", adt=AdtSettings(d_max=5)),
     "jacobi": MethodSettings(method="jacobi", window=7),
-    "graft": MethodSettings(method="eagle_recall", depth=3, width=3, nodes=10, window=6),
+    "eagle_recall": MethodSettings(method="eagle_recall", depth=3, width=3, nodes=10),
 }
 DISTRIBUTIONS = [
     SamplingDistribution(),

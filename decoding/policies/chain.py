@@ -1,0 +1,43 @@
+"""Chains: one draft token for each of the next positions (Jacobi decoding, arXiv 2410.01699)."""
+
+import torch
+import torch.nn.functional as F
+
+from decoding.device import arange, constant
+from decoding.drafter import ChainDrafter
+from decoding.policies.base import Controller, FixedController
+from decoding.proposals import Proposal
+from decoding.round import Round, TreeShape
+from decoding.tree import DraftTree
+
+
+class ChainTree:
+    """The best token at each of the next positions, by what the drafter predicts ahead."""
+
+    name = "jacobi"
+
+    def __init__(self, window: int):
+        """window: positions."""
+        self.largest = TreeShape(0, 1, window, window)
+
+    def controller(self, seed: int) -> Controller:
+        return FixedController(self.largest)
+
+    def grow(self, round: Round, drafter: ChainDrafter, proposal: Proposal) -> DraftTree:
+        root, window = round.inputs.code, round.shape.window  # (images,)
+        draft = drafter.predict_ahead(round)
+        noise = proposal.noise(round, slice(0, window), 1)
+        tokens, log_hits = proposal.children(draft, noise, 1, level=1)  # (images, window, 1)
+        depths = arange(window + 1, root.device)
+        # the score of a path; without its minimum rounding could let it rise
+        scores = log_hits[..., 0].cumsum(1).cummin(1).values
+        scores = scores.masked_fill(depths[1:] > round.inputs.window, -torch.inf)
+        return DraftTree(
+            torch.cat([root[:, None], tokens[..., 0]], 1),
+            constant((0, *range(window)), root.device).expand(len(root), -1),
+            depths.expand(len(root), -1),
+            F.pad(scores, (1, 0)),
+            height=window,
+            width=1,
+            log_q=F.pad(draft.log_q, (0, 0, 0, 1)) if round.keep_q else None,
+        )

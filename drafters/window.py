@@ -1,0 +1,177 @@
+"""Drafts for all levels of a tree at once: after candidates for each of the next positions.
+
+Which tokens will stand before a position is not known yet. So each candidate is read after the best
+candidates of the positions before it. Drafting level by level follows a tree's own paths, but
+launches all operations once per level.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.device import arange
+from decoding.drafter import Draft
+from decoding.proposals import Calibration, Coupled, Proposal
+from decoding.round import Round, rows_at
+from decoding.tree import GrowingTree
+from drafters.similarity import lineage_along
+from support.compiler import fused
+
+
+def lineages(codes: Tensor, recent: Tensor) -> Tensor:
+    """Return the last tokens of candidates after the best of earlier steps, their own first.
+
+    (images, steps, candidates, REACH).
+
+    Args:
+        codes: (images, steps, candidates), the best first; those of step 0 are the root's.
+        recent: (images, REACH) the root's token and those before it.
+    """
+    path = torch.cat([recent[:, 1:].flip(1), codes[..., 0]], 1)
+    older = lineage_along(path)[:, :, None, 1:].expand(-1, -1, codes.shape[2], -1)
+    return torch.cat([codes[..., None], older], 3)
+
+
+def candidates_after(root: Tensor, log_q: Tensor, noise: Tensor | None) -> Tensor:
+    """Return the codes (images, steps, candidates) of a window: the root's, then the best ones.
+
+    Args:
+        root: (images, 1, candidates) its code, as often as there are candidates.
+        log_q: (images, steps, vocab) of the tokens after each step.
+        noise: (images, steps, vocab or 1) that the target will choose them with; None: not to be
+            seen.
+    """
+    values = log_q if noise is None else log_q + noise
+    return torch.cat([root, values.topk(root.shape[2], dim=-1).indices[:, :-1]], 1)
+
+
+def choose_again(codes: Tensor, log_q: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the codes of the window that drafts after the candidates of another one predict.
+
+    The best candidates follow one another: each is the best after the one before it, or after that
+    step's best candidate in the other window if the one before it was none there. The second value
+    is which slots of the other window, steps x candidates, that path has: (images, steps).
+
+    Args:
+        codes: (images, steps, candidates) of the other window.
+        log_q: (images, steps, candidates, vocab) after them.
+        noise: as for `candidates_after`.
+    """
+    best = (log_q if noise is None else log_q + noise[:, :, None]).argmax(-1)
+    path = _follow(place_of(best, _next_step(codes)))
+    slots = path + codes.shape[2] * arange(path.shape[1], path.device)
+    after = rows_at(log_q.flatten(1, 2), slots)
+    return candidates_after(codes[:, :1], after, noise), slots
+
+
+@fused
+def _follow(candidates: Tensor) -> Tensor:
+    """Return which candidates a path from the root's best one reads: (images, steps).
+
+    candidates: (images, steps, candidates) which one of the next step follows each.
+    """
+    path = [torch.zeros_like(candidates[:, 0, :1])]
+    for step in range(candidates.shape[1] - 1):
+        path.append(candidates[:, step].gather(1, path[-1]))
+    return torch.cat(path, 1)
+
+
+def _next_step(codes: Tensor) -> Tensor:
+    """Return the candidates of the step after each of codes (images, steps, candidates)."""
+    return F.pad(codes[:, 1:], (0, 0, 0, 1))
+
+
+@fused
+def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
+    """Return which of codes (images, steps, candidates) tokens (images, steps, ...) are, else 0."""
+    codes = codes.view(*codes.shape[:2], *[1] * (tokens.ndim - 2), -1)
+    return (tokens[..., None] == codes).long().argmax(-1)
+
+
+@dataclass(frozen=True)
+class Children:
+    """What a proposal takes after all candidates of a window."""
+
+    tokens: Tensor  # (images, steps, candidates, width)
+    log_hits: Tensor  # their estimated log-probabilities
+    candidates: Tensor  # which candidate of the next step each is; the best one if none
+
+    @classmethod
+    def of(
+        cls, codes: Tensor, draft: Draft, proposal: Coupled, noise: Tensor, width: int
+    ) -> "Children":
+        """Return those of a round.
+
+        Args:
+            codes: (images, steps, candidates) of the window.
+            draft: after them, in this shape.
+            proposal: takes up to `width` tokens.
+            noise: (images, steps, vocab or 1) of the tokens after each step.
+            width: most children of a node.
+        """
+        steps = codes.shape[1]
+        # the calibration's factor of a level is one more factor of the trust in it
+        factors = proposal.calibration.of_levels(steps, codes.device)[:, None]
+        scaled = Draft(draft.log_q, draft.trust * factors.to(draft.trust.dtype))
+        uncalibrated = replace(proposal, calibration=Calibration())
+        tokens, log_hits = uncalibrated.children(scaled, noise[:, :, None], width, level=1)
+        return cls(tokens, log_hits, place_of(tokens, _next_step(codes)))
+
+
+@dataclass
+class WindowDrafts:
+    """What is drafted after the candidates of a round's window, and read level by level."""
+
+    round: Round
+    codes: Tensor  # (images, steps, candidates) as in `lineages`
+    draft: Draft  # after them: log q (images, steps, candidates, vocab), trust without vocab
+    children: Children | None  # None: the policy takes them, level by level
+    following: Tensor | None = None  # (images, k, width) which candidates the newest level's are
+
+    @classmethod
+    def of(
+        cls, round: Round, codes: Tensor, draft: Draft, proposal: Proposal, noise: Tensor | None
+    ) -> "WindowDrafts":
+        """Return those of a proposal; noise: as for `candidates_after`."""
+        if not isinstance(proposal, Coupled):
+            return cls(round, codes, draft, None)
+        return cls(
+            round, codes, draft, Children.of(codes, draft, proposal, noise, round.shape.width)
+        )
+
+    def expand(self, tree: GrowingTree, picked: Tensor) -> Draft:
+        """Return the drafts after nodes picked (images, k) of the newest level."""
+        step, log_q = tree.height, self.draft.log_q[:, tree.height]
+        if self.children is None:
+            candidates = place_of(tree.newest.tokens[:, None], self.codes[:, step : step + 1])
+            candidates = candidates[:, 0].gather(1, picked)
+            trust = self.draft.trust[:, step].gather(1, candidates)
+            return Draft(rows_at(log_q, candidates), trust)
+        if self.following is None:  # another drafter has grown the levels before, or none has
+            followed = place_of(tree.newest.tokens[:, None], self.codes[:, step : step + 1])
+            siblings = followed.shape[2]
+        else:
+            followed, siblings = self.following, tree.newest.children
+        values = tuple(value[:, step] for value in vars(self.children).values())
+        candidates, (tokens, log_hits, self.following) = _after(values, followed, picked, siblings)
+        return Draft(
+            rows_at(log_q, candidates) if self.round.keep_q else None, children=(tokens, log_hits)
+        )
+
+
+@fused
+def _after(
+    values: tuple[Tensor, ...], followed: Tensor, picked: Tensor, siblings: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return which candidates nodes picked (images, k) of a level are, and what stands after these.
+
+    Args:
+        values: (images, candidates, width) each, after the step's candidates.
+        followed: (images, parents, width) which candidates the children of each parent are.
+        picked: nodes of the level by their index.
+        siblings: that the level has of each parent, side by side.
+    """
+    candidates = followed[..., :siblings].flatten(1).gather(1, picked)
+    return candidates, tuple(rows_at(value, candidates) for value in values)
