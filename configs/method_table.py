@@ -86,7 +86,7 @@ METHODS: dict[str, MethodTraits] = {
     "adt": MethodTraits(_GROWN | {"nodes": 6, "adt": AdtSettings()}, drafted=True),
     "jacobi": MethodTraits({"proposal": "coupled", "window": 16, "guess": "above"}),
     "recall": MethodTraits(
-        {"proposal": "coupled", "depth": 18, "width": 8, "nodes": 58, "recall_numbers": None}
+        {"proposal": "coupled", "depth": 18, "width": 5, "nodes": 58, "recall_numbers": None}
         | {"guess": "above"}
     ),
     # 18 x 4 has a tau of 6.03, 16 x 3 of 5.87 (docs/results/tokens.md)

@@ -48,7 +48,7 @@ class MethodSettings(Settings, group="Method"):
     )
     depth: int | None = setting("maximum tree depth", low=1, high=64, shown="eagle2 5, others 18")
     width: int | None = setting(
-        "tree width", low=1, high=256, shown="eagle2 10, recall 8, others 4"
+        "tree width", low=1, high=256, shown="eagle2 10, recall 5, others 4"
     )
     nodes: int | None = setting(
         "maximum draft tokens per forward pass", low=1, high=1024, shown="adt 6, others 58"

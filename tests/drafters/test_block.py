@@ -18,7 +18,7 @@ from drafters.block import (
     BlockHead,
     Drafted,
     Window,
-    choose_again,
+    choose_next,
     choose_window,
 )
 from drafters.hidden_states import Nodes, StaleHiddenStates, recalled
@@ -100,7 +100,7 @@ class Reading(BlockDrafter):
     """Keeps what it has read and predicted in the latest round."""
 
     def _mixed(self, predicted, window, round):
-        self.predicted = predicted
+        self.predicted, self.window = predicted, window
         return super()._mixed(predicted, window, round)
 
 
@@ -122,7 +122,7 @@ def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatc
                 continue
             count = int(result.round.inputs.decided[row])
             image = Image(session, distribution, state.job.prompt, state.codes[:count])
-            predicted, window = drafter.predicted[row], drafter.drafted.window.image(row)
+            predicted, window = drafter.predicted[row], drafter.window.image(row)
             expected = by_definition(session, head, image, window, predicted.shape)
             torch.testing.assert_close(predicted, expected, rtol=1e-8, atol=1e-8)
             checked.append(count)
@@ -172,15 +172,15 @@ def test_the_next_pass_reads_a_path_through_what_the_last_one_predicted(session)
     best = {(0, 0): [2, 3, 1], (1, 1): [8, 4, 6], (2, 0): [0, 1, 2]}
     for (step, candidate), tokens in best.items():
         log_q[0, step, candidate, tokens] = torch.tensor([3.0, 2.0, 1.0])
-    drafted = Drafted(round, window, hidden, log_q, torch.ones(1, 4, 3))
-    again = choose_again(drafted, known, memory.last.recent, noise=None)
+    drafted = Drafted(window, hidden, log_q, torch.ones(1, 4, 3))
+    again = choose_next(drafted, known, memory.last.recent, noise=None)
     assert again.codes[0].tolist() == [[5, 5, 5], *best.values()]
     path = torch.stack([hidden[:, :, 0, 0], hidden[:, :, 1, 1], hidden[:, :, 2, 0]], 2)
     torch.testing.assert_close(again.before[:, :, 1:], path)
     torch.testing.assert_close(again.before[:, :, :1], window.before[:, :, :1])
     noise = torch.zeros(1, 4, 9)
     noise[0, 0, 7] = 9.0
-    seen = choose_again(drafted, known, memory.last.recent, noise)
+    seen = choose_next(drafted, known, memory.last.recent, noise)
     assert seen.codes[0, 1].tolist() == [7, 2, 3], "the target's noise chooses, too"
 
 
@@ -209,7 +209,7 @@ def test_sampled_drafts_do_not_depend_on_the_targets_noise(proposal, coupled, se
             drafter.memory.last.recent.fill_(5)  # the same first code in both images
             drafter.memory.exact.fill_(1)
         engine._step()
-        codes.append(drafter.drafted.window.codes)
+        codes.append(drafter.drafts.codes)
     assert torch.equal(*codes) != coupled
 
 

@@ -1,6 +1,8 @@
 """What is recalled by similarity: the mean over the nodes of the last tree, by definition."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -8,10 +10,11 @@ from fakes import tree_of
 from memory import Rounds, rounds_of, verdict_of
 from torch import Tensor
 
+from decoding.proposals import TopK
 from decoding.round import TreeShape
 from decoding.tree import DraftTree, GrowingTree
 from drafters.jacobi import JacobiDrafter
-from drafters.recall import FITTED_TO_TINY, RecallDrafter
+from drafters.recall import CANDIDATES, FITTED_TO_TINY, RecallDrafter
 from drafters.similarity import SHARPNESS
 from models.base import ImageVocab
 
@@ -23,7 +26,10 @@ Path = tuple[int, ...]
 ROOT = torch.zeros(1, 1, dtype=torch.long)
 
 
-def drafter(kind: type[JacobiDrafter] = RecallDrafter) -> Rounds:
+RANKING = partial(RecallDrafter, proposal=TopK())  # whose drafts come with their distributions
+
+
+def drafter(kind: Callable[..., JacobiDrafter] = RANKING) -> Rounds:
     shape = TreeShape(6, 3, 9, 6)
     rounds = rounds_of(kind, ImageVocab(TEXT, VOCAB), shape, embedding=EMBEDDING)
     rounds.drafter.prefill(0, None, None, torch.tensor([3]))
@@ -81,35 +87,51 @@ def test_absent_nodes_are_not_recalled() -> None:
     torch.testing.assert_close(log_q[0, 0], LOG_P[0, 3])
 
 
-def test_nodes_below_the_root_recall_by_their_own_path() -> None:
+def test_candidates_below_the_root_recall_by_their_own_path() -> None:
     """A round that accepts nothing (the target chose 5) leaves deeper nodes to the next one."""
     rounds = observed(path=(0,), bonus=5)
-    found, round = rounds.drafter, rounds.round()
-    log_q = found.expand(growing(5), ROOT, round).log_q
+    window = rounds.drafter.recall_window(rounds.round()).drafts
     beside = {(3, 3, 1): LOG_P[0, 1], (3, 3, 2): LOG_P[0, 2]}
     # before the first code nothing is known: both read the same there
     recent = {(0, *path[1:]): value for path, value in beside.items()}
-    torch.testing.assert_close(log_q[0, 0], expected((0, 3, 5), recent))
-    log_q = found.expand(growing(5, 0, 4), torch.tensor([[1, 0]]), round).log_q
+    root = expected((0, 3, 5), recent)
+    torch.testing.assert_close(window.draft.log_q[0, 0], root.expand(CANDIDATES, -1))
+    assert window.codes[0, 1].tolist() == root.topk(CANDIDATES).indices.tolist()
     deeper = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
-    for recalled, code in zip(log_q[0], (4, 0), strict=True):
+    for recalled, code in zip(window.draft.log_q[0, 1], window.codes[0, 1].tolist(), strict=True):
         torch.testing.assert_close(recalled, expected((3, 5, code), deeper))
+
+
+def test_nodes_read_what_stands_after_their_tokens() -> None:
+    """A token that is no candidate reads the best one's; with a head beside it, nothing."""
+    rounds = observed(path=(0,), bonus=5)
+    found, round = rounds.drafter, rounds.round()
+    window = found.recall_window(round).drafts
+    best, other = window.codes[0, 1, :2].tolist()
+    (missing,) = {*range(VOCAB)} - {*window.codes[0, 1].tolist()}
+    tree, picked = growing(5, missing, other, best), torch.tensor([[0, 1, 2]])
+    log_q = found.expand(tree, picked, round).log_q[0]
+    torch.testing.assert_close(log_q, window.draft.log_q[0, 1, [0, 1, 0]])
+    found.recall(growing(5), ROOT, round)
+    recalled = found.recall(tree, picked, round)
+    assert recalled.share[0, 0] == 0 != recalled.share[0, 1]
+    assert recalled.draft.trust[0, 0] == 1
+    torch.testing.assert_close(recalled.draft.log_q[0], log_q)
 
 
 def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
     rounds, plain = observed(), drafter(JacobiDrafter)
     plain.observe(TREE, LOG_P, verdict_of([[0, 1]], 6, TREE, (2,)))
-    recalled = []
-    for each in (rounds, plain):
-        round = each.round()
-        each.drafter.recall(growing(2), ROOT, round)
-        tree = growing(2, 0, 4)
-        recalled.append(each.drafter.recall(tree, torch.tensor([[0, 1]]), round))
-    one, other = recalled
-    torch.testing.assert_close(one.draft.log_q, other.draft.log_q)
-    assert torch.equal(one.share, other.share.expand_as(one.share))
-    assert (one.draft.trust == 1).all() and other.draft.trust is None
-    assert torch.equal(rounds.ahead(), plain.ahead())
+    round = rounds.round()
+    recalled = rounds.drafter.recall_window(round)
+    assert recalled.known[0].tolist() == [True] + [False] * 5
+    by_position = plain.ahead()[:, 1:, None].expand(-1, -1, CANDIDATES, -1)
+    torch.testing.assert_close(recalled.drafts.draft.log_q[:, 1:], by_position)
+    code = recalled.drafts.codes[0, 1, 0].item()
+    rounds.drafter.recall(growing(2), ROOT, round)
+    mixed = rounds.drafter.recall(growing(2, code), ROOT, round)
+    assert mixed.share.item() == rounds.drafter.ahead(round).share[0, 1]
+    assert mixed.draft.trust.item() == 1
 
 
 def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
