@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from inspect import signature
+from itertools import pairwise
 from typing import get_type_hints
 
 import fire
@@ -46,7 +47,7 @@ def _check_flags(function: Callable[..., None], words: list[str]) -> None:
     fire would run the function first and complain afterwards, or take True for the value.
     """
     flags, kinds = ["help", *signature(function).parameters], get_type_hints(function)
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    for word, following in pairwise([*words, "--"]):
         if not word.startswith("--"):
             continue
         name = word[2:].partition("=")[0].replace("-", "_")

@@ -62,7 +62,9 @@ def test_an_old_recipe_may_ask_for_what_happens_anyway(name: str, tmp_path) -> N
     recipe.write_text(f"cfg: 4\n{name}: {STILL_SO[name][0]}\n")
     assert read_recipe(str(recipe), "generate_images") == {"cfg": 4.0}
     recipe.write_text(f"cfg: 4\n{name}: other\n")
-    with pytest.raises(SettingsError, match=f"{name}: (generate_images has no such flag; |expected a whole number)"):
+    with pytest.raises(
+        SettingsError, match=f"{name}: (generate_images has no such flag; |expected a whole number)"
+    ):
         read_recipe(str(recipe), "generate_images")
 
 

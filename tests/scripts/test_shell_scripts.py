@@ -124,13 +124,16 @@ def test_a_script_says_how_it_is_called(name: str, tmp_path: Path) -> None:
 CALLS: list[dict] = []
 
 
-def script(*, output: str, runs: str | None = None, images: int = 8, thin: bool = False) -> None:
+def script(
+    *, output: str = "here", runs: str | None = None, images: int = 8, thin: bool = False
+) -> None:
     CALLS.append({"output": output, "runs": runs, "images": images, "thin": thin})
 
 
 @pytest.mark.parametrize(
     ("words", "found"),
     [
+        ([], {"output": "here"}),
         (["--output=2024_01_01"], {"output": "2024_01_01"}),
         (["--output", "010", "--runs", "ar,adt"], {"output": "010", "runs": "ar,adt"}),
         (["--output=a", "--images=3", "--thin"], {"images": 3, "thin": True}),
