@@ -264,7 +264,7 @@ class BlockDrafter(EagleDrafter):
                 window = choose_next(drafted, known, self.memory.last.recent, noise)
                 drafted = self._pass(window, slots, round)
             draft = Draft(drafted.log_q, drafted.trust)
-            self.drafts = WindowDrafts.of(round, window.codes, draft, self.proposal, noise)
+            self.drafts = WindowDrafts(round, window.codes, draft, self.proposal, noise)
         return self.drafts
 
     def _open_slots(self, steps: int, round: Round) -> Slots:

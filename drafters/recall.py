@@ -146,7 +146,7 @@ class RecallDrafter(JacobiDrafter):
                 codes, _ = choose_again(codes, log_q, noise)
                 log_q, similarity = self._after(codes, recollection, by_position)
             draft = Draft(log_q, trust_in(similarity, *self.numbers.trust_alone))
-            drafts = WindowDrafts.of(round, codes, draft, self.proposal, noise)
+            drafts = WindowDrafts(round, codes, draft, self.proposal, noise)
             self._recalled = RecalledWindow(drafts, similarity, recollection.known)
         return self._recalled
 

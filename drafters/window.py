@@ -6,6 +6,7 @@ launches all operations once per level.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -127,33 +128,33 @@ class WindowDrafts:
     round: Round
     codes: Tensor  # (images, steps, candidates) as in `lineages`
     draft: Draft  # after them: log q (images, steps, candidates, vocab), trust without vocab
-    children: Children | None  # None: the policy takes them, level by level
+    proposal: Proposal
+    noise: Tensor | None  # as for `candidates_after`
     following: Tensor | None = None  # (images, k, width) which candidates the newest level's are
 
-    @classmethod
-    def of(
-        cls, round: Round, codes: Tensor, draft: Draft, proposal: Proposal, noise: Tensor | None
-    ) -> "WindowDrafts":
-        """Return those of a proposal; noise: as for `candidates_after`."""
-        if not isinstance(proposal, Coupled):
-            return cls(round, codes, draft, None)
-        return cls(
-            round, codes, draft, Children.of(codes, draft, proposal, noise, round.shape.width)
+    @cached_property
+    def children(self) -> Children | None:
+        """What the proposal takes, if that depends on positions and candidates alone.
+
+        Taken level by level this would launch ten operations a level.
+        """
+        if not isinstance(self.proposal, Coupled):
+            return None
+        return Children.of(
+            self.codes, self.draft, self.proposal, self.noise, self.round.shape.width
         )
 
     def expand(self, tree: GrowingTree, picked: Tensor) -> Draft:
         """Return the drafts after nodes picked (images, k) of the newest level."""
-        step, log_q = tree.height, self.draft.log_q[:, tree.height]
-        if self.children is None:
-            candidates = place_of(tree.newest.tokens[:, None], self.codes[:, step : step + 1])
-            candidates = candidates[:, 0].gather(1, picked)
-            trust = self.draft.trust[:, step].gather(1, candidates)
-            return Draft(rows_at(log_q, candidates), trust)
-        if self.following is None:  # another drafter has grown the levels before, or none has
+        step, siblings, followed = tree.height, tree.newest.children, self.following
+        log_q = self.draft.log_q[:, step]
+        if followed is None:  # the level's tokens were not taken here
             followed = place_of(tree.newest.tokens[:, None], self.codes[:, step : step + 1])
             siblings = followed.shape[2]
-        else:
-            followed, siblings = self.following, tree.newest.children
+        if self.children is None:
+            candidates = followed.flatten(1).gather(1, picked)
+            trust = self.draft.trust[:, step].gather(1, candidates)
+            return Draft(rows_at(log_q, candidates), trust)
         values = tuple(value[:, step] for value in vars(self.children).values())
         candidates, (tokens, log_hits, self.following) = _after(values, followed, picked, siblings)
         return Draft(

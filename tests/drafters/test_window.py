@@ -32,7 +32,7 @@ def window(proposal: object = Coupled(Calibration((1.5, 0.5)))) -> tuple[WindowD
     )
     noise = random(2, STEPS, VOCAB)
     round = round_of([SHAPE] * 2)
-    return WindowDrafts.of(round, codes, draft, proposal, noise), noise
+    return WindowDrafts(round, codes, draft, proposal, noise), noise
 
 
 class Reading:
@@ -66,7 +66,7 @@ def test_nodes_have_the_best_tokens_after_their_candidate(followed) -> None:
     drafts, noise = window()
     drafter = Reading(drafts, noise)
     if not followed:
-        drafter.drafts = Forgetful(**vars(drafts))
+        drafter.drafts.__class__ = Forgetful
     DynamicTree(SHAPE).grow(replace(drafts.round), drafter, Coupled())
     assert drafter.levels == STEPS
 
