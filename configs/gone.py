@@ -32,7 +32,7 @@ GONE_FLAGS = {
     "aesthetic_clip_path": "use --metrics hpsv2",
 }
 # What recipes of earlier versions may still say, since it is what happens in any case.
-STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0"), "window": ("0",)}
+STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0")}
 # kinds of heads that --drafter of train_drafter had, and the config.json of a drafter
 GONE_DRAFTERS = {
     "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "
@@ -42,7 +42,7 @@ GONE_DRAFTERS = {
 RENAMED_METHODS = {"similar": "recall", "graft_similar": "eagle_recall"}
 # names that --method had
 GONE_METHODS = {
-    "graft": "use --method eagle_recall, which does the same and accepts more",
+    "graft": "use --method eagle_recall, which accepts more",
     "marginal": "use --method eagle2 with --depth and --nodes; benchmark finds the fastest",
     "ngram": "use --method recall or jacobi, which need no drafter either and accept more",
 }

@@ -98,6 +98,8 @@ METHODS: dict[str, MethodTraits] = {
         drafted=True,
     ),
 }
+# Methods whose trees a chain of --window tokens continued, 16 by default; 0 was none, as today.
+CONTINUED = "recall", "block", "eagle_recall"
 # Other defaults of a method with a proposal: the published methods do not calibrate.
 PUBLISHED = {
     (method, proposal): {"calibration": "none"}

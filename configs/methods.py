@@ -17,7 +17,7 @@ from configs.fields import (
     settings_fields,
 )
 from configs.gone import GONE_METHODS, RENAMED_METHODS
-from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
+from configs.method_table import CONTINUED, METHODS, PUBLISHED, TREES, AdtSettings
 
 FACTOR_BOUNDS = 0.01, 100.0  # of a calibration
 CALIBRATIONS = "drafter, none, or factors from {:g} to {:g}, as a/b/...".format(*FACTOR_BOUNDS)
@@ -65,7 +65,7 @@ class MethodSettings(Settings, group="Method"):
     tree: str | None = setting("tree of --method static", choices=TREES, shown="mc_sim_7b_63")
     window: int | None = setting(
         "positions drafted from the target's own earlier predictions",
-        low=1,
+        low=0,
         high=256,
         shown="16",
     )
@@ -90,10 +90,14 @@ class MethodSettings(Settings, group="Method"):
             fitted_numbers(self.recall_numbers)
         if self.calibration not in (None, "drafter", "none"):
             calibration_factors(self.calibration)
+        if self.window == 0 and self.method in CONTINUED:
+            self.put(window=None)
         self._check_rule()
         self._refuse_idle()
         defaults = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
         self.fill(**defaults)
+        if self.window == 0:
+            refuse("window", 0, "1 to 256")
         if rule.numbers is not None:
             self.fill(relaxed=rule.numbers())
 

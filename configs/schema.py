@@ -14,6 +14,7 @@ from configs.acceptance import LanternSettings as LanternSettings
 from configs.fields import Settings, bounds, in_checkout, one_of, refuse, setting, settings_dict
 from configs.fields import SettingsError as SettingsError
 from configs.gone import RENAMED_METHODS
+from configs.method_table import CONTINUED
 from configs.method_table import AdtSettings as AdtSettings
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -49,7 +50,6 @@ FREE_FLAGS = (
 LATER_FLAGS = ("head_depth",)
 # What run folders name since trees could be sized by prices: all trees have the full size now.
 _FULL_SIZE = {"size": None, "prices": None}
-_CONTINUED = "recall", "block", "eagle_recall"  # methods whose trees a chain of 16 continued
 _PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
 
@@ -175,7 +175,7 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
         values = settings_dict(self) | _FULL_SIZE
         if self.method.method == "eagle_recall":  # which had other sizes by default
             values["size"] = "fixed"
-        if self.method.method in _CONTINUED:
+        if self.method.method in CONTINUED:
             values["window"] = 16
         absent = [*FREE_FLAGS, *(name for name in LATER_FLAGS if values[name] is None)]
         values = {name: value for name, value in values.items() if name not in absent}

@@ -28,9 +28,9 @@ class Draft:
 class Drafter(Protocol):
     """Proposes tokens, and keeps its own state of every image, row by row as the batch does.
 
-    A round calls `expand` once per tree level, then `update`. These
-    are functions of tensors and of the round's static shape, and change state in place: on a GPU
-    they are captured once and replayed.
+    A round drafts, as the two kinds below say, then calls `update`. These are functions of tensors
+    and of the round's static shape, and change state in place: on a GPU they are captured once and
+    replayed.
     """
 
     reads: Layers  # layers of the target whose hidden states it reads, behind the last ones
@@ -52,15 +52,19 @@ class Drafter(Protocol):
         hidden: (guidance, length, hidden). code: (1,).
         """
 
-    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        """Return the distributions after nodes picked (images, k) of the newest level."""
-
     def update(self, result: RoundResult) -> None:
         """Learn what the round has decided."""
 
 
+class TreeDrafter(Drafter, Protocol):
+    """Proposes tokens after the nodes of a tree; called once per level."""
+
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        """Return the distributions after nodes picked (images, k) of the newest level."""
+
+
 class ChainDrafter(Drafter, Protocol):
-    """Proposes tokens of the next positions, whatever tokens come between: in place of `expand`."""
+    """Proposes a token for each of the next positions, whatever tokens come between."""
 
     def predict_ahead(self, round: Round) -> Draft:
         """Return the distributions (images, window, vocab) of the next positions."""

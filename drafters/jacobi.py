@@ -19,7 +19,6 @@ from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
 
 _SPARE_ROWS = 2  # one that nobody reads takes what nobody keeps, one is the uniform distribution
-SHARE = 0.35  # of its predictions in a mixture; hits change little from 0.3 to 0.5
 
 
 def kept_rows(grid: ImageGrid, reach: int) -> int:
@@ -38,7 +37,6 @@ class Ahead:
 
     round: Round
     log_q: Tensor  # (images, reach, vocab)
-    share: Tensor  # (images, reach) of each in a mixture: 0 for a borrowed one
 
 
 class JacobiDrafter:
@@ -84,8 +82,7 @@ class JacobiDrafter:
             # fmod keeps the sign, which `%` would not
             rows = (self._source(position) - 1).fmod(self.rows)  # -1, the last row: position 0
             images = arange(len(rows), self.device)[:, None]
-            share = SHARE * (position <= self.reached).to(self.dtype)
-            self._ahead = Ahead(round, self.log_p[images, rows], share)
+            self._ahead = Ahead(round, self.log_p[images, rows])
         return self._ahead
 
     def update(self, result: RoundResult) -> None:

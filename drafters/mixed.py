@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decoding.device import Stopwatch
-from decoding.drafter import Draft, Drafter
+from decoding.drafter import Draft, TreeDrafter
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
 from drafters.recall import RecallDrafter
@@ -23,7 +23,7 @@ class MixedDrafter:
     The forward pass that verifies the tree renews the predictions.
     """
 
-    def __init__(self, near: Drafter, far: RecallDrafter, levels: int, cut: bool):
+    def __init__(self, near: TreeDrafter, far: RecallDrafter, levels: int, cut: bool):
         """Join two drafters.
 
         Args:

@@ -2,13 +2,15 @@
 
 A verified tree holds the target's predictions after many tokens that it did not choose: the other
 candidates for the same place. After a token much like the chosen one, the target predicts much the
-same. So the distribution after a node is recalled from all nodes of the last tree that stand at its
-position, each weighed by the similarity of its last tokens to the node's own (kernel regression,
-Nadaraya 1964). Siblings of an accepted token are then worth verifying for what they predict.
+same. So the distribution after a candidate is recalled from all nodes of the last tree that stand
+at its position, each weighed by the similarity of its last tokens to the candidate's own and those
+before it (kernel regression, Nadaraya 1964). Siblings of an accepted token are then worth verifying
+for what they predict. All levels of a tree are recalled at once (`drafters.window`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from decoding.proposals import Coupled, Proposal
 from decoding.round import Round, RoundResult, TreeShape, rows_at
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter
-from drafters.similarity import Directions, LastTree, Recollection, trust_in
+from drafters.similarity import UNKNOWN, Directions, LastTree, Recollection, trust_in
 from drafters.window import WindowDrafts, candidates_after, choose_again, lineages
 from models.base import PromptRows
 from models.target import TargetModel
@@ -27,16 +29,8 @@ from support.compiler import fused
 
 CANDIDATES = 5  # per position; 8 accept no more
 PASSES = 3  # over the candidates, each of which follows the path that the one before predicts
+SHARE = 0.35  # in a mixture, of predictions by position; hits change little from 0.3 to 0.5
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
-
-
-@dataclass(frozen=True)
-class RecalledWindow:
-    """What is recalled after the candidates of a window."""
-
-    drafts: WindowDrafts
-    similarity: Tensor  # (images, steps, candidates) as of `Recollection.after`
-    known: Tensor  # (images, steps) bool: whether a node of the last tree stands there
 
 
 @dataclass(frozen=True)
@@ -65,6 +59,44 @@ class Recalled:
     share: Tensor  # (images, k) of them in the mixture
 
 
+@dataclass
+class RecalledWindow:
+    """What is recalled after the candidates of a round's window."""
+
+    drafts: WindowDrafts
+    similarity: Tensor  # (images, steps, candidates) as of `Recollection.after`
+    known: Tensor  # (images, steps) bool: whether a node of the last tree stands there
+    reached: Tensor  # (images, steps) bool: whether there is a prediction by position
+    numbers: RecallNumbers
+
+    @cached_property
+    def trust(self) -> Tensor:
+        """(images, steps, candidates) in mixtures."""
+        return trust_in(self.similarity, *self.numbers.trust_mixed)
+
+    @cached_property
+    def shares(self) -> tuple[Tensor, Tensor]:
+        """In mixtures, of candidates (images, steps, candidates) and of other tokens, with 1."""
+        known, by_position = self.known[..., None], SHARE * self.reached[..., None]
+        unknown = torch.full_like(self.similarity[..., :1], UNKNOWN)
+        return tuple(
+            share_of(similarity, self.numbers.share, known, by_position)
+            for similarity in (self.similarity, unknown)
+        )
+
+    def look_up(self, tree: GrowingTree, picked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log q (images, k, vocab) after nodes of the newest level.
+
+        The other values, (images, k) each, are which candidates they are, and whether they are any:
+        0 and False for nodes that are none.
+        """
+        step = tree.height
+        codes = self.drafts.codes[:, step]
+        found = tree.newest.tokens.gather(1, picked)[..., None] == codes[:, None]
+        candidates = found.long().argmax(-1)
+        return rows_at(self.drafts.draft.log_q[:, step], candidates), candidates, found.any(-1)
+
+
 class RecallDrafter(JacobiDrafter):
     """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
 
@@ -79,6 +111,7 @@ class RecallDrafter(JacobiDrafter):
         """proposal: takes the nodes' children; one that samples must not see the target's noise."""
         super().__init__(target, guess, largest)
         self.numbers, self.proposal = numbers, proposal
+        self.candidates = min(CANDIDATES, self.codes)
         self.directions = Directions.of(target)
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
@@ -96,50 +129,30 @@ class RecallDrafter(JacobiDrafter):
         return self.recall_window(round).drafts.expand(tree, picked)
 
     def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
-        """Return what is recalled after nodes picked (images, k) of the newest level.
-
-        A node whose token is no candidate has a share of 0.
-        """
+        """Return what is recalled after nodes picked (images, k) of the newest level."""
         recalled, step = self.recall_window(round), tree.height
-        if step == 0:
-            self._weigh(recalled, round)
-        candidates, among = self.look_up(tree, picked, round)
-        log_q = rows_at(recalled.drafts.draft.log_q[:, step], candidates)
-        trust = self._trust[:, step].gather(1, candidates)
-        share = self._share[:, step].gather(1, candidates)
-        return Recalled(Draft(log_q, trust.where(among, 1)), share * among)
+        log_q, candidates, among = recalled.look_up(tree, picked)
+        trust = recalled.trust[:, step].gather(1, candidates).where(among, 1)
+        share, other = (shares[:, step] for shares in recalled.shares)
+        return Recalled(Draft(log_q, trust), share.gather(1, candidates).where(among, other))
 
     def update(self, result: RoundResult) -> None:
         self.last.update(result)
         self.predictions[:, : result.tree.nodes + 1] = result.log_p.clamp(min=_LEAST)
+        self._recalled = None  # distributions after all candidates take memory
         super().update(result)
 
-    def look_up(self, tree: GrowingTree, picked: Tensor, round: Round) -> tuple[Tensor, Tensor]:
-        """Return which candidates nodes of the newest level are, and whether they are any.
-
-        (images, k) each; 0 and False for nodes that are none.
-        """
-        codes = self.recall_window(round).drafts.codes[:, tree.height]
-        found = tree.newest.tokens.gather(1, picked)[..., None] == codes[:, None]
-        return found.long().argmax(-1), found.any(-1)
-
-    def _weigh(self, recalled: "RecalledWindow", round: Round) -> None:
-        """Compute shares in a mixture and the trust in it, (images, steps, candidates) each."""
-        known, by_position = recalled.known[..., None], self.ahead(round).share[..., None]
-        self._share = share_of(recalled.similarity, self.numbers.share, known, by_position)
-        self._trust = trust_in(recalled.similarity, *self.numbers.trust_mixed)
-
-    def recall_window(self, round: Round) -> "RecalledWindow":
+    def recall_window(self, round: Round) -> RecalledWindow:
         """Return what a round's levels recall, which is computed at the first call."""
         if self._recalled is None or self._recalled.drafts.round is not round:
             step, noise = arange(round.shape.reach, self.device), None
+            position = round.position(step)  # of the tokens to draft
             if not self.proposal.samples:
-                noise = round.noise(round.position(step))
-            at = round.position(step - 1)  # of the nodes to expand
+                noise = round.noise(position)
             nodes = self.last.positions, self.last.lineage
-            recollection = Recollection.at(at, *nodes, self.directions)
+            recollection = Recollection.at(position - 1, *nodes, self.directions)
             by_position = self.ahead(round).log_q.clamp(min=_LEAST)
-            root = self.last.recent[:, :1, None].expand(-1, -1, CANDIDATES)
+            root = self.last.recent[:, :1, None].expand(-1, -1, self.candidates)
             codes = candidates_after(root, by_position, noise)
             log_q, similarity = self._after(codes, recollection, by_position)
             for _ in range(PASSES - 1):
@@ -147,7 +160,10 @@ class RecallDrafter(JacobiDrafter):
                 log_q, similarity = self._after(codes, recollection, by_position)
             draft = Draft(log_q, trust_in(similarity, *self.numbers.trust_alone))
             drafts = WindowDrafts(round, codes, draft, self.proposal, noise)
-            self._recalled = RecalledWindow(drafts, similarity, recollection.known)
+            reached = position <= self.reached
+            self._recalled = RecalledWindow(
+                drafts, similarity, recollection.known, reached, self.numbers
+            )
         return self._recalled
 
     def _after(
@@ -157,17 +173,19 @@ class RecallDrafter(JacobiDrafter):
 
         Where no node of the last tree stands they are those by position alone.
         """
-        size, each = codes.shape[1:], recollection.each(CANDIDATES)
-        weights, similarity = each.after(lineages(codes, self.last.recent).flatten(1, 2))
-        by_position = by_position.repeat_interleave(CANDIDATES, 1)
-        log_q = _predicted(weights, self.predictions, each.known, by_position)
-        return log_q.unflatten(1, size), similarity.unflatten(1, size)
+        size = codes.shape[1:]
+        tokens = lineages(codes, self.last.recent).flatten(1, 2)
+        weights, similarity = recollection.each(self.candidates).after(tokens)
+        weights = weights.unflatten(1, size)
+        log_q = _predicted(weights, self.predictions, recollection.known, by_position)
+        return log_q, similarity.unflatten(1, size)
 
 
 @fused
 def _predicted(weights: Tensor, predictions: Tensor, known: Tensor, by_position: Tensor) -> Tensor:
     # means of logarithms are a geometric mean, which does not sum to 1
-    log_q = torch.where(known[..., None], weights @ predictions, by_position)
+    recalled = (weights.flatten(1, 2) @ predictions).view(*weights.shape[:3], -1)
+    log_q = torch.where(known[..., None, None], recalled, by_position[:, :, None])
     return log_q.log_softmax(-1)
 
 

@@ -163,8 +163,7 @@ class Recollection:
         The latter is 1 for the same tokens, and `UNKNOWN` where no node stands; there the weights
         mean nothing.
 
-        tokens: (images, k, REACH) the last ones at each position, the newest first; of a single
-            position any number of such paths.
+        tokens: (images, k, REACH) the last ones at each position, the newest first.
         """
         query = self.directions(tokens).flatten(2)
         merit = torch.baddbmm(self.mask, query, self.keys.transpose(1, 2))

@@ -123,7 +123,10 @@ class Children:
 
 @dataclass
 class WindowDrafts:
-    """What is drafted after the candidates of a round's window, and read level by level."""
+    """What is drafted after the candidates of a round's window, and read level by level.
+
+    Once `expand` has drafted a level it drafts all below.
+    """
 
     round: Round
     codes: Tensor  # (images, steps, candidates) as in `lineages`

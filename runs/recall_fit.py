@@ -18,7 +18,7 @@ from configs.methods import MethodSettings
 from decoding.drafter import Draft
 from decoding.engine import Engine
 from decoding.images import Job
-from decoding.round import Round, RoundResult, rows_at
+from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
 from drafters.mixed import MixedDrafter
 from drafters.recall import FITTED_TO_TINY, RecallNumbers
@@ -76,10 +76,10 @@ class Recorder:
     def _noting_expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
         draft = self._expand(tree, picked, round)
         level, near = tree.newest, self.near
-        recalled, step = self.far.recall_window(round), tree.height
-        candidates, among = self.far.look_up(tree, picked, round)
-        log_q = rows_at(recalled.drafts.draft.log_q[:, step], candidates)
-        similarity = recalled.similarity[:, step].gather(1, candidates).where(among, UNKNOWN)
+        recalled = self.far.recall_window(round)
+        log_q, candidates, among = recalled.look_up(tree, picked)
+        similarity = recalled.similarity[:, tree.height].gather(1, candidates)
+        similarity = similarity.where(among, UNKNOWN)
         tokens = level.tokens.gather(1, picked)[0].tolist()
         parents = (picked[0] // level.children).tolist()
         self.levels.append(Level(parents, tokens, log_q[0], similarity[0], near))

@@ -221,6 +221,8 @@ class RunFolder:
             {f"--{name}": value for name, value in settings.items()}
             for settings in (before, self._identity)
         )
+        if self.settings.method.window is None:  # trees of all methods but jacobi had one, too
+            there["--window"] = now["--window"]
         if changes := differences(there, now):
             allowed = "the same settings, --overwrite or another folder"
             raise self._error(f"a run with other settings: {first_of(changes)}", allowed)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from decoding.device import arange
-from decoding.drafter import Drafter
+from decoding.drafter import TreeDrafter
 from decoding.policies.base import Controller, FixedController
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
@@ -12,7 +12,7 @@ from decoding.tree import DraftTree, GrowingTree
 from support.compiler import fused
 
 # Tokens that later rounds save because this round predicts a position again: REFRESH next to the
-# root, half of that HALVED positions on, falling as a Gaussian (measured with windows of 8 to 32).
+# root, half of that HALVED positions on, falling as a Gaussian (measured with chains of 8 to 32).
 REFRESH, HALVED = 0.2, 14
 
 
@@ -24,7 +24,7 @@ class LevelPolicy:
     def controller(self, seed: int) -> Controller:
         return FixedController(self.largest)
 
-    def grow_levels(self, round: Round, drafter: Drafter, proposal: Proposal) -> GrowingTree:
+    def grow_levels(self, round: Round, drafter: TreeDrafter, proposal: Proposal) -> GrowingTree:
         """Return the trees with all levels of the round."""
         tree = GrowingTree.root(round.inputs.code, drafter.dtype)
         for level in range(1, round.shape.depth + 1):
@@ -69,7 +69,7 @@ class DynamicTree(LevelPolicy):
         """refreshes: whether later rounds recall what the target predicts after a tree's nodes."""
         self.largest, self.refreshes = shape, refreshes
 
-    def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
+    def grow(self, round: Round, drafter: TreeDrafter, proposal: Proposal) -> DraftTree:
         tree = self.grow_levels(round, drafter, proposal).complete()
         return best_nodes(tree, verify_gain(tree) if self.refreshes else tree.scores, round)
 
@@ -106,7 +106,8 @@ def verify_gain(tree: DraftTree) -> Tensor:
 
     (images, 1 + nodes). A node yields its probability. On the path to the best of the deepest nodes
     it yields more: there this round predicts the next positions again, which makes later drafts
-    right more often. No node is worth more than its ancestors.
+    right more often. No node is worth more than its ancestors below the
+    root.
     """
     refresh = REFRESH * 2 ** -(tree.depths / HALVED).square()
     deepest = tree.depths == tree.levels[:, None]

@@ -6,7 +6,7 @@ from functools import cached_property
 from torch import Tensor
 
 from decoding.device import constant
-from decoding.drafter import Drafter
+from decoding.drafter import TreeDrafter
 from decoding.policies.dynamic import LevelPolicy
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
@@ -76,7 +76,7 @@ class StaticTree(LevelPolicy):
         ranks = self._ranks[tree.height]
         return self._rows(tree, [ranks[parent] for parent in self.expanded[tree.height]])
 
-    def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
+    def grow(self, round: Round, drafter: TreeDrafter, proposal: Proposal) -> DraftTree:
         tree = self.grow_levels(round, drafter, proposal)
         if not tree.height:  # the image's last token
             return tree.complete()

@@ -11,9 +11,9 @@ from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError, parse, settings_dict
 from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.help import command_help
-from configs.method_table import METHODS
+from configs.method_table import CONTINUED, METHODS
 from configs.methods import MethodSettings
-from configs.schema import _CONTINUED, ROOT, RunSettings
+from configs.schema import ROOT, RunSettings
 from drafters.kinds import kind_of
 from runs.commands import run_settings
 
@@ -62,9 +62,7 @@ def test_an_old_recipe_may_ask_for_what_happens_anyway(name: str, tmp_path) -> N
     recipe.write_text(f"cfg: 4\n{name}: {STILL_SO[name][0]}\n")
     assert read_recipe(str(recipe), "generate_images") == {"cfg": 4.0}
     recipe.write_text(f"cfg: 4\n{name}: other\n")
-    with pytest.raises(
-        SettingsError, match=f"{name}: (generate_images has no such flag; |expected a whole number)"
-    ):
+    with pytest.raises(SettingsError, match=f"{name}: generate_images has no such flag; "):
         read_recipe(str(recipe), "generate_images")
 
 
@@ -86,7 +84,7 @@ def test_old_run_folders_are_continued(case, monkeypatch):
     gone = {name: identity[name] for name in ("size", "prices")}
     now = settings_dict(settings)
     assert now.keys().isdisjoint(gone)
-    if settings.method.method in _CONTINUED:
+    if settings.method.method in CONTINUED:
         assert (now.pop("window"), identity["window"]) == (None, 16)
         gone["window"] = 16
     method = RENAMED_METHODS.get(identity["method"], identity["method"])

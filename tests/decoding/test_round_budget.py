@@ -17,13 +17,13 @@ pytestmark = pytest.mark.usefixtures("plain_blocks")
 # Most operations of one round, two layers, batch of one image.
 CEILINGS = {
     MethodSettings(method="ar"): 90,
-    MethodSettings(method="jacobi", window=6): 130,
+    MethodSettings(method="jacobi", window=6): 106,
     MethodSettings(method="static", tree="chain"): 383,
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 306,
     MethodSettings(method="adt"): 249,
-    MethodSettings(method="recall", depth=6, width=3, nodes=8): 450,
-    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8): 723,
-    MethodSettings(method="block", depth=6, width=3, nodes=8): 632,
+    MethodSettings(method="recall", depth=6, width=3, nodes=8): 380,
+    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8): 690,
+    MethodSettings(method="block", depth=6, width=3, nodes=8): 574,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 

@@ -24,6 +24,7 @@ from drafters.block import (
 from drafters.hidden_states import Nodes, StaleHiddenStates, recalled
 from drafters.loading import LoadedDrafter
 from drafters.similarity import SHARPNESS, UNKNOWN, Directions
+from drafters.window import WindowDrafts
 from models.base import Context
 from runs.methods import build_engine
 from runs.session import Session
@@ -196,21 +197,32 @@ def test_a_state_above_is_that_of_the_row_above(session) -> None:
     assert (similarity == UNKNOWN).all()
 
 
+@pytest.mark.parametrize("name", ["block", "recall"])
 @pytest.mark.parametrize(("proposal", "coupled"), [("coupled", True), ("sampled", False)])
-def test_sampled_drafts_do_not_depend_on_the_targets_noise(proposal, coupled, session) -> None:
-    method = MethodSettings(method="block", proposal=proposal, depth=2, width=2, nodes=4)
-    codes = []
+def test_sampled_drafts_do_not_depend_on_the_targets_noise(
+    name, proposal, coupled, session, monkeypatch
+) -> None:
+    made, init = [], WindowDrafts.__init__
+
+    def noting(drafts: WindowDrafts, *parts: object) -> None:
+        init(drafts, *parts)
+        made.append(drafts)
+
+    monkeypatch.setattr(WindowDrafts, "__init__", noting)
+    method = MethodSettings(method=name, proposal=proposal, depth=2, width=2, nodes=4)
     for seed in (3, 4):
         engine = build_engine(session.target, session.drafter, SamplingDistribution(), method, 1)
         drafter = engine.speculation.drafter
         engine._open([Job("0", "a cat", seed)])
         engine.images.admit(iter([Job("0", "a cat", seed)]))
         with torch.inference_mode():
-            drafter.memory.last.recent.fill_(5)  # the same first code in both images
-            drafter.memory.exact.fill_(1)
+            last = drafter.last if name == "recall" else drafter.memory.last
+            last.recent.fill_(5)  # the same first code in both images
+            if name == "block":
+                drafter.memory.exact.fill_(1)
         engine._step()
-        codes.append(drafter.drafts.codes)
-    assert torch.equal(*codes) != coupled
+    first, second = made
+    assert torch.equal(first.codes, second.codes) != coupled
 
 
 @pytest.mark.parametrize("name", ["eagle2", "eagle_recall"])

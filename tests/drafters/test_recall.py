@@ -15,6 +15,7 @@ from decoding.round import TreeShape
 from decoding.tree import DraftTree, GrowingTree
 from drafters.jacobi import JacobiDrafter
 from drafters.recall import CANDIDATES, FITTED_TO_TINY, RecallDrafter
+from drafters.recall import SHARE as BY_POSITION
 from drafters.similarity import SHARPNESS
 from models.base import ImageVocab
 
@@ -112,7 +113,6 @@ def test_nodes_read_what_stands_after_their_tokens() -> None:
     tree, picked = growing(5, missing, other, best), torch.tensor([[0, 1, 2]])
     log_q = found.expand(tree, picked, round).log_q[0]
     torch.testing.assert_close(log_q, window.draft.log_q[0, 1, [0, 1, 0]])
-    found.recall(growing(5), ROOT, round)
     recalled = found.recall(tree, picked, round)
     assert recalled.share[0, 0] == 0 != recalled.share[0, 1]
     assert recalled.draft.trust[0, 0] == 1
@@ -122,15 +122,16 @@ def test_nodes_read_what_stands_after_their_tokens() -> None:
 def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
     rounds, plain = observed(), drafter(JacobiDrafter)
     plain.observe(TREE, LOG_P, verdict_of([[0, 1]], 6, TREE, (2,)))
+    for each in (rounds, plain):
+        each.drafter.reached.fill_(4)  # by an earlier, deeper tree
     round = rounds.round()
     recalled = rounds.drafter.recall_window(round)
     assert recalled.known[0].tolist() == [True] + [False] * 5
     by_position = plain.ahead()[:, 1:, None].expand(-1, -1, CANDIDATES, -1)
     torch.testing.assert_close(recalled.drafts.draft.log_q[:, 1:], by_position)
     code = recalled.drafts.codes[0, 1, 0].item()
-    rounds.drafter.recall(growing(2), ROOT, round)
     mixed = rounds.drafter.recall(growing(2, code), ROOT, round)
-    assert mixed.share.item() == rounds.drafter.ahead(round).share[0, 1]
+    assert mixed.share.item() == pytest.approx(BY_POSITION)
     assert mixed.draft.trust.item() == 1
 
 
@@ -158,3 +159,9 @@ def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
     least, slope = TRUST_ALONE
     alone = rounds.drafter.expand(growing(2), ROOT, rounds.round()).trust.item()
     assert alone == pytest.approx(math.exp(least + slope * max(m, 0) ** 3))
+
+
+def test_a_model_of_few_codes_has_as_many_candidates() -> None:
+    rounds = rounds_of(RANKING, ImageVocab(0, 3), TreeShape(3, 3, 6), embedding=EMBEDDING[:3])
+    rounds.drafter.prefill(0, None, None, torch.tensor([1]))
+    assert rounds.drafter.recall_window(rounds.round()).drafts.codes.shape == (1, 3, 3)
