@@ -76,7 +76,7 @@ class RecalledWindow:
 
     @cached_property
     def shares(self) -> tuple[Tensor, Tensor]:
-        """In mixtures, of candidates (images, steps, candidates) and of other tokens, with 1."""
+        """In mixtures: of candidates (images, steps, candidates), and of other tokens, 1 a step."""
         known, by_position = self.known[..., None], SHARE * self.reached[..., None]
         unknown = torch.full_like(self.similarity[..., :1], UNKNOWN)
         return tuple(
@@ -191,8 +191,8 @@ def _predicted(weights: Tensor, predictions: Tensor, known: Tensor, by_position:
 
 @fused
 def share_of(
-    similarity: Tensor, numbers: tuple[float, float], reached: Tensor, by_position: Tensor
+    similarity: Tensor, numbers: tuple[float, float], known: Tensor, by_position: Tensor
 ) -> Tensor:
-    """Return shares in a mixture: by similarity where the last tree has nodes (`reached`)."""
+    """Return shares in a mixture: by similarity where the last tree has nodes (`known`)."""
     least, slope = numbers
-    return torch.where(reached, (least + slope * similarity).clamp(0, 1), by_position)
+    return torch.where(known, (least + slope * similarity).clamp(0, 1), by_position)
