@@ -8,7 +8,7 @@ choices are likeliest. They change the shape of trees, never the tokens.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from drafters.similarity import UNKNOWN, trust_in
 
 ALONE = MethodSettings("recall")
 MIXED = MethodSettings("eagle_recall")
-LEAST_CHOICES = 50  # for a fit, and to judge it by
+LEAST_CHOICES = 50  # for a fit
 _LEAST = -60.0  # log-probability of codes that the drafter cuts: lerp makes NaN of -inf
 Pair = tuple[float, float]
 
@@ -119,27 +119,47 @@ def fit_numbers(
     drafted: bool,  # whether a head is there, so that mixtures are fitted too
     seconds: float,
 ) -> RecallNumbers | None:
-    """Return the numbers fitted to a model; pairs that do no better are tiny's.
+    """Return the numbers fitted to a model; pairs that accept no more tokens are tiny's.
 
-    Half of the images are fitted to, the other half says whether that is an improvement. None if
-    the time, in seconds, is too short for enough choices.
+    Half of the images are fitted to; rounds of the other half say whether that is an improvement.
+    The likeliest numbers need not be: choices along a path depend on each other. None if the time,
+    in seconds, is too short for enough choices.
     """
-    tiny, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
-    share, trust, alone = tiny.share, tiny.trust_mixed, tiny.trust_alone
+    numbers, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
+    half, others = jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]
     for method in methods:
-        halves = jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]
-        time_each = seconds / len(methods) / len(halves)
-        recorders = [Recorder(open_engine(method)) for _ in halves]
-        for recorder, half in zip(recorders, halves, strict=True):
-            recorder.generate(half, time_each)
-        if any(len(recorder.rows) < LEAST_CHOICES for recorder in recorders):
+        time_each = seconds / len(methods) / 3  # to record, and to compare two engines
+        recorder = Recorder(open_engine(method))
+        recorder.generate(half, time_each)
+        if len(recorder.rows) < LEAST_CHOICES:
             return None
-        groups = [tuple(map(torch.stack, zip(*r.rows, strict=True))) for r in recorders]
-        if recorders[0].mixed:
-            share, trust = _better(_loss_mixed, [share, trust], *groups)
+        data = tuple(map(torch.stack, zip(*recorder.rows, strict=True)))
+        if recorder.mixed:
+            share, trust = _fitted(_loss_mixed, [numbers.share, numbers.trust_mixed], data)
+            fitted = replace(numbers, share=share, trust_mixed=trust)
         else:
-            (alone,) = _better(_loss_alone, [alone], *groups)
-    return RecallNumbers(share, trust, alone)
+            (alone,) = _fitted(_loss_alone, [numbers.trust_alone], data)
+            fitted = replace(numbers, trust_alone=alone)
+        engines = (open_engine(_with(method, each)) for each in (numbers, fitted))
+        before, after = (_tokens_per_round(engine, others, time_each) for engine in engines)
+        numbers = fitted if after > before else numbers
+    return numbers
+
+
+def _with(method: MethodSettings, numbers: RecallNumbers) -> MethodSettings:
+    text = "/".join(f"{number:g}" for pair in vars(numbers).values() for number in pair)
+    return replace(method, recall_numbers=text)
+
+
+def _tokens_per_round(engine: Engine, jobs: Sequence[Job], seconds: float) -> float:
+    """Return the mean tokens that a round decides; at least one round is run."""
+    end, decided = time.monotonic() + seconds, []
+    with closing(engine.generate(jobs)) as rounds:
+        for step in rounds:
+            decided += [round.accepted + 1 for round in step.rounds]
+            if time.monotonic() > end:
+                break
+    return sum(decided) / len(decided)
 
 
 def _loss_alone(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
@@ -156,26 +176,23 @@ def _loss_mixed(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
     return F.cross_entropy((factor * trust_in(similarity, *trust))[:, None] * mixed, chosen)
 
 
-def _better(
+def _fitted(
     loss: Callable[[tuple[Tensor, ...], Tensor], Tensor],
     current: list[Pair],
-    fitted_to: tuple[Tensor, ...],
-    others: tuple[Tensor, ...],
+    data: tuple[Tensor, ...],
 ) -> list[Pair]:
-    """Return pairs fitted to some choices; the current ones if they do better on others."""
+    """Return pairs fitted to some choices; the current ones if the fit diverges."""
     numbers = torch.tensor(current, requires_grad=True)
     optimizer = torch.optim.LBFGS([numbers], max_iter=60, line_search_fn="strong_wolfe")
 
     def step() -> Tensor:
         optimizer.zero_grad()
-        value = loss(fitted_to, numbers)
+        value = loss(data, numbers)
         value.backward()
         return value
 
     optimizer.step(step)
     fitted = numbers.detach()
-    if not bool(fitted.isfinite().all()) or loss(others, fitted) >= loss(
-        others, torch.tensor(current)
-    ):
+    if not bool(fitted.isfinite().all()):
         return current
     return [tuple(round(value, 2) for value in pair) for pair in fitted.tolist()]
