@@ -106,8 +106,7 @@ def verify_gain(tree: DraftTree) -> Tensor:
 
     (images, 1 + nodes). A node yields its probability. On the path to the best of the deepest nodes
     it yields more: there this round predicts the next positions again, which makes later drafts
-    right more often. No node is worth more than its ancestors below the
-    root.
+    right more often. Below the root no node is worth more than its ancestors.
     """
     refresh = REFRESH * 2 ** -(tree.depths / HALVED).square()
     deepest = tree.depths == tree.levels[:, None]

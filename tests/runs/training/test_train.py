@@ -145,7 +145,7 @@ def test_a_block_head_learns_in_rounds_of_its_own(folders, tmp_path) -> None:
 
 
 def test_a_block_drafter_is_resumed_written_and_drafts(folders, tmp_path) -> None:
-    """From an EAGLE head; its folder drafts what ar draws, alone and as graft."""
+    """From an EAGLE head; its folder drafts what ar draws, alone and in eagle_recall."""
     start = folders / "model" / "drafter"
     more = {**BLOCK, "steps": 2, "holdout": 2, "batch_size": 2, "start_from": start}
     whole = run(folders, tmp_path / "whole", **more)
