@@ -146,7 +146,7 @@ def _fit(
     if flag == "calibration":
         return fit_calibration(session, jobs, seconds)
     opener = lambda method: session.open_engine(with_fitted(method, fitted))  # noqa: E731
-    numbers = fit_numbers(opener, jobs, session.drafter is not None, seconds)
+    numbers = fit_numbers(opener, jobs, seconds)
     return None if numbers is None else [*chain(*vars(numbers).values())]
 
 
