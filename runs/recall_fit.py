@@ -83,9 +83,8 @@ class Recorder:
             if level.similarity[node] > 0:
                 noise = result.round.ahead[0, depth].expand_as(level.recalled[node])
                 row = level.recalled[node], noise, level.similarity[node]
-                self.rows.append(
-                    (*(part.float().cpu() for part in row), torch.tensor(emitted[depth]))
-                )
+                chosen = torch.tensor(emitted[depth])
+                self.rows.append((*(part.float().cpu() for part in row), chosen))
         self.levels = []
 
 

@@ -53,7 +53,7 @@ MOST_TURNS = 8  # of a stage; the last one has twice as many
 _WARM_ROUNDS = 8  # before a method's first measurement: they allocate memory and capture graphs
 _FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
-# what is fitted to a model, by the methods' flags; recall with the calibration that it will have
+# what is fitted to a model, by the methods' flags
 FITTED = {
     "calibration": "Calibration factors by level",
     "recall_numbers": "Recall numbers (share, trust in a mixture, trust alone)",
@@ -130,7 +130,7 @@ def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts:
     for left, flag in zip(range(len(missing), 0, -1), missing, strict=True):
         try:
             seconds = (end - time.monotonic()) / left
-            numbers = _fit(flag, plain, jobs, seconds, trials.fitted)
+            numbers = _fit(flag, plain, jobs, seconds)
         except torch.OutOfMemoryError:
             remark(f"--{flag}: fitting it does not fit into memory, so it stays as it is")
             continue
@@ -141,12 +141,11 @@ def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts:
 
 
 def _fit(
-    flag: str, session: Session, jobs: Sequence[Job], seconds: float, fitted: Fitted
+    flag: str, session: Session, jobs: Sequence[Job], seconds: float
 ) -> Sequence[float] | None:
     if flag == "calibration":
         return fit_calibration(session, jobs, seconds)
-    opener = lambda method: session.open_engine(with_fitted(method, fitted))  # noqa: E731
-    numbers = fit_numbers(opener, jobs, seconds)
+    numbers = fit_numbers(session.open_engine, jobs, seconds)
     return None if numbers is None else [*chain(*vars(numbers).values())]
 
 
