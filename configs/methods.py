@@ -57,7 +57,7 @@ class MethodSettings(Settings, group="Method"):
         "levels that run the drafter; deeper ones use recall alone", low=1, high=64, shown="all"
     )
     recall_numbers: str | None = setting(
-        "weights of recalled predictions; tune fits them to a model",
+        "weights of recalled predictions; tune fits those of recall to a model",
         shown="those of tiny",
         wanted="six numbers, as a/b/a/b/a/b",
         later=True,

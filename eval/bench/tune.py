@@ -23,7 +23,7 @@ import torch
 
 from configs.benchmark import TuneSettings
 from configs.fields import mismatch, settings_dict
-from configs.methods import MethodSettings, applicable
+from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
@@ -172,7 +172,7 @@ def _open_numbers(method: MethodSettings) -> list[str]:
     flags = []
     if (method.calibration, method.proposal) == ("drafter", "coupled"):
         flags.append("calibration")
-    if method.recall_numbers is None and "recall_numbers" in applicable(vars(method)):
+    if method.recall_numbers is None and method.method == "recall":  # mixtures' are not fitted
         flags.append("recall_numbers")
     return flags
 

@@ -207,6 +207,8 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert said not in capsys.readouterr().err, "the shipped model's own"
     run_settings(given | model | {"method": "recall"})
     assert said in capsys.readouterr().err
+    run_settings(given | model | {"method": "eagle_recall"})
+    assert "recall numbers: fitted to tiny\n" in capsys.readouterr().err
     remark.cache_clear()
     inspect_settings(model)
     run_settings(given | model | {"method": "jacobi"})
