@@ -27,7 +27,13 @@ from decoding.tree import GrowingTree
 from drafters.eagle import EagleDrafter, EagleHead, side_by_side
 from drafters.hidden_states import Stale, StaleHiddenStates
 from drafters.similarity import trust_in
-from drafters.window import WindowDrafts, candidates_after, choose_again, lineages
+from drafters.window import (
+    WindowDrafts,
+    candidates_after,
+    choose_again,
+    lineages,
+    noise_to_see,
+)
 from models.base import Context, PromptRows, TransformerSpec
 from models.linear import Linear
 from models.target import TargetModel
@@ -253,9 +259,8 @@ class BlockDrafter(EagleDrafter):
     def draft_window(self, round: Round) -> WindowDrafts:
         """Return what the head drafts in a round: its passes are made at the first call."""
         if self.drafts is None or self.drafts.round is not round:
-            step, noise = arange(self.steps(round), self.codes.device), None
-            if not self.proposal.samples:
-                noise = round.noise(round.position(step))
+            step = arange(self.steps(round), self.codes.device)
+            noise = noise_to_see(self.proposal, round, round.position(step))
             known = self.memory.at(round.position(step - 1), round)
             slots = self._open_slots(len(step), round)
             window = choose_window(self.memory, known, round, self.score, noise)

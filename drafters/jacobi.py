@@ -7,7 +7,6 @@ SCD, arXiv 2510.24211); with `sampled` they are drawn anew in every round, as in
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,14 +28,6 @@ def kept_rows(grid: ImageGrid, reach: int) -> int:
 def table_shape(images: int, grid: ImageGrid, codes: int, reach: int) -> tuple[int, int, int]:
     """Return the shape of the table of predictions; reach: the greatest depth of a node."""
     return images, kept_rows(grid, reach) + _SPARE_ROWS, codes
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Predictions of a round's next positions."""
-
-    round: Round
-    log_q: Tensor  # (images, reach, vocab)
 
 
 class JacobiDrafter:
@@ -66,24 +57,20 @@ class JacobiDrafter:
         self.log_p = torch.full(size, uniform, dtype=self.dtype, device=self.device)
         # (images, 1) the last position with a prediction; position 0 has none
         self.reached = torch.zeros(images, 1, dtype=torch.long, device=self.device)
-        self._ahead: Ahead | None = None
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         # predictions of the image before may stay: beyond `reached` none is read
         self.reached[image] = 0
 
     def predict_ahead(self, round: Round) -> Draft:
-        return Draft(self.ahead(round).log_q[:, : round.shape.window])
+        return Draft(self.ahead(round)[:, : round.shape.window])
 
-    def ahead(self, round: Round) -> Ahead:
-        """Return predictions of all positions that a round's trees reach."""
-        if self._ahead is None or self._ahead.round is not round:
-            position = round.position(arange(round.shape.reach, self.device))
-            # fmod keeps the sign, which `%` would not
-            rows = (self._source(position) - 1).fmod(self.rows)  # -1, the last row: position 0
-            images = arange(len(rows), self.device)[:, None]
-            self._ahead = Ahead(round, self.log_p[images, rows])
-        return self._ahead
+    def ahead(self, round: Round) -> Tensor:
+        """Return predictions (images, reach, vocab) of all positions that a round's trees reach."""
+        position = round.position(arange(round.shape.reach, self.device))
+        # fmod keeps the sign, which `%` would not
+        rows = (self._source(position) - 1).fmod(self.rows)  # -1, the last row: position 0
+        return self.log_p[arange(len(rows), self.device)[:, None], rows]
 
     def update(self, result: RoundResult) -> None:
         """Take over the predictions along one branch of the verified tree.

@@ -22,7 +22,13 @@ from decoding.round import Round, RoundResult, TreeShape, rows_at
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter
 from drafters.similarity import UNKNOWN, Directions, LastTree, Recollection, trust_in
-from drafters.window import WindowDrafts, candidates_after, choose_again, lineages
+from drafters.window import (
+    WindowDrafts,
+    candidates_after,
+    choose_again,
+    lineages,
+    noise_to_see,
+)
 from models.base import PromptRows
 from models.target import TargetModel
 from support.compiler import fused
@@ -145,13 +151,12 @@ class RecallDrafter(JacobiDrafter):
     def recall_window(self, round: Round) -> RecalledWindow:
         """Return what a round's levels recall, which is computed at the first call."""
         if self._recalled is None or self._recalled.drafts.round is not round:
-            step, noise = arange(round.shape.reach, self.device), None
-            position = round.position(step)  # of the tokens to draft
-            if not self.proposal.samples:
-                noise = round.noise(position)
+            # of the tokens to draft
+            position = round.position(arange(round.shape.reach, self.device))
+            noise = noise_to_see(self.proposal, round, position)
             nodes = self.last.positions, self.last.lineage
             recollection = Recollection.at(position - 1, *nodes, self.directions)
-            by_position = self.ahead(round).log_q.clamp(min=_LEAST)
+            by_position = self.ahead(round).clamp(min=_LEAST)
             root = self.last.recent[:, :1, None].expand(-1, -1, self.candidates)
             codes = candidates_after(root, by_position, noise)
             log_q, similarity = self._after(codes, recollection, by_position)

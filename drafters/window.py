@@ -35,14 +35,21 @@ def lineages(codes: Tensor, recent: Tensor) -> Tensor:
     return torch.cat([codes[..., None], older], 3)
 
 
+def noise_to_see(proposal: Proposal, round: Round, position: Tensor) -> Tensor | None:
+    """Return the target's noise (images, steps, vocab or 1) at positions, unless drafts are drawn.
+
+    Those must not depend on it.
+    """
+    return None if proposal.samples else round.noise(position)
+
+
 def candidates_after(root: Tensor, log_q: Tensor, noise: Tensor | None) -> Tensor:
     """Return the codes (images, steps, candidates) of a window: the root's, then the best ones.
 
     Args:
         root: (images, 1, candidates) its code, as often as there are candidates.
         log_q: (images, steps, vocab) of the tokens after each step.
-        noise: (images, steps, vocab or 1) that the target will choose them with; None: not to be
-            seen.
+        noise: as of `noise_to_see`.
     """
     values = log_q if noise is None else log_q + noise
     return torch.cat([root, values.topk(root.shape[2], dim=-1).indices[:, :-1]], 1)
@@ -58,7 +65,7 @@ def choose_again(codes: Tensor, log_q: Tensor, noise: Tensor | None) -> tuple[Te
     Args:
         codes: (images, steps, candidates) of the other window.
         log_q: (images, steps, candidates, vocab) after them.
-        noise: as for `candidates_after`.
+        noise: as of `noise_to_see`.
     """
     best = (log_q if noise is None else log_q + noise[:, :, None]).argmax(-1)
     path = _follow(place_of(best, _next_step(codes)))
@@ -132,7 +139,7 @@ class WindowDrafts:
     codes: Tensor  # (images, steps, candidates) as in `lineages`
     draft: Draft  # after them: log q (images, steps, candidates, vocab), trust without vocab
     proposal: Proposal
-    noise: Tensor | None  # as for `candidates_after`
+    noise: Tensor | None  # as of `noise_to_see`
     following: Tensor | None = None  # (images, k, width) which candidates the newest level's are
 
     @cached_property

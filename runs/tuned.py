@@ -12,14 +12,13 @@ import yaml
 
 from configs.command_line import TUNED
 from configs.fields import Values, settings_dict
-from configs.methods import MethodSettings
+from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
 from support.output import remark
 from support.provenance import checkpoint_id, cpu_name
 
-_RECALLING = {"recall", "eagle_recall"}  # methods with numbers that were fitted to a model
 _SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode")  # settings that change times
 
 
@@ -57,7 +56,11 @@ def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
     """Say that methods weigh what they recall by numbers that were fitted to another model."""
     included = ROOT / TARGETS["tiny"].folder
     is_tiny = Path(model_path).is_dir() and Path(model_path).samefile(included)
-    recalls = {method.method for method in methods if not method.recall_numbers} & _RECALLING
+    recalls = {
+        method.method
+        for method in methods
+        if not method.recall_numbers and "recall_numbers" in applicable(vars(method))
+    }
     if not is_tiny and recalls:
         fits = "; `tune` fits them to yours" if "recall" in recalls else ""
         remark(f"recall numbers: fitted to tiny{fits}")
