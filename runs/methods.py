@@ -62,6 +62,10 @@ def dynamic_tree(
     return DynamicTree(TreeShape(method.depth, method.width, method.nodes), refreshes)
 
 
+# for drafters whose later rounds recall the predictions after a tree
+_recalled_tree = partial(dynamic_tree, refreshes=True)
+
+
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
     return SamplingDistribution(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
 
@@ -157,9 +161,9 @@ METHODS: dict[str, Method] = {
         lambda method, grid: ChainTree(method.window),
         lambda parts: JacobiDrafter(parts.target, parts.method.guess, parts.largest),
     ),
-    "recall": Method(partial(dynamic_tree, refreshes=True), recall_drafter),
-    "block": Method(partial(dynamic_tree, refreshes=True), block_drafter),
-    "eagle_recall": Method(partial(dynamic_tree, refreshes=True), eagle_recall_drafter),
+    "recall": Method(_recalled_tree, recall_drafter),
+    "block": Method(_recalled_tree, block_drafter),
+    "eagle_recall": Method(_recalled_tree, eagle_recall_drafter),
 }
 # Rules with numbers of their own are called with these and the nearest codes.
 VERIFIERS: dict[str, Callable[..., Verifier]] = {
