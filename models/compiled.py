@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models.base import Context
-from models.transformer import Block, Blocks, Heads, Rotation, in_turn, run_by_torch
+from models.transformer import Block, Blocks, Rotation, in_turn, run_by_torch
 from support.compiler import compiled
 
 
@@ -49,29 +49,27 @@ def compiled_in_turn(
         yield from in_turn(blocks, x, rotation, context)
         return
     begin, between, end = map(compiled, (_begin, _between, _end))
-    _any_size((0, 1), x, *rotation)
-    heads = begin(blocks[0], x, rotation)
+    _any_size((0, 1), x)
+    qkv = begin(blocks[0], x)
     for block, following in pairwise(blocks):
         # (rows, heads, n, head_dim): tokens are dimension 2 here, and 1 in x
-        y = block.attention.read(heads, context)
+        y = block.read(qkv, rotation, context)
         _any_size((0, 2), y)
-        x, heads = between(block, following, x, y, rotation)
+        x, qkv = between(block, following, x, y)
         _any_size((0, 1), x)
         yield x
-    y = blocks[-1].attention.read(heads, context)
+    y = blocks[-1].read(qkv, rotation, context)
     _any_size((0, 2), y)
     yield end(blocks[-1], x, y)
 
 
-def _begin(block: Block, x: Tensor, rotation: Rotation) -> Heads:
-    return block.begin(x, rotation)
+def _begin(block: Block, x: Tensor) -> Tensor:
+    return block.begin(x)
 
 
-def _between(
-    block: Block, following: Block, x: Tensor, y: Tensor, rotation: Rotation
-) -> tuple[Tensor, Heads]:
+def _between(block: Block, following: Block, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     x = block.end(x, y)
-    return x, following.begin(x, rotation)
+    return x, following.begin(x)
 
 
 def _end(block: Block, x: Tensor, y: Tensor) -> Tensor:

@@ -10,71 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.base import Context
-from models.transformer import Attention, Heads, attend_by_torch
-
-TYPE = torch.bfloat16  # fp32 and fp64 are for comparing, by torch's kernels; there is no fp16
 SIZES = (64, 128, 256)  # of a head
 _PROGRAMS = 256  # about twice as many as a GPU has multiprocessors
 _MOST_PARTS = 8
 _KEYS = 64  # that a program reads at once
 
 
-def attend_by_triton(attention: Attention, heads: Heads, context: Context) -> Tensor:
-    """Keep new keys and values, and return what the new tokens read, (rows, heads, n, head_dim).
-
-    Other types, heads that no tile fits, and passes without a `SlotCache`, as those of training,
-    are left to torch.
-    """
-    (q, k, v), cache = heads, context.cache
-    if q.dtype != TYPE or q.shape[-1] not in SIZES or not hasattr(cache, "seen"):
-        return attend_by_torch(attention, heads, context)
-    keys, values = cache.seen(attention.layer)
-    write(keys, values, k, v, cache.slots)
-    return attend(q, keys, values, context.mask, cache.ends)
-
-
-def build(size: int, device: torch.device) -> None:
-    """Compile the kernels for heads of this size, if a tile fits them; raises what Triton does."""
-    if size not in SIZES:
-        return
-    for n in (1, 17):  # both tiles
-        keys = torch.zeros(1, 1, n, size, dtype=TYPE, device=device)
-        slots = torch.arange(n, device=device)[None]
-        write(keys, keys, keys, keys, slots)
-        attend(keys, keys, keys, keys.new_zeros(1, 1, n, n), slots[:, -1] + 1)
-
-
-def write(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
-    """Copy k and v (rows, heads, n, head_dim) to slots (rows, n) of (rows, heads, m, head_dim).
-
-    As in `attend`, the last dimension of all is contiguous, and keys and values lie alike.
-    """
-    rows, heads, n, size = k.shape
-    _write[rows * n, heads](
-        keys, values, k, v, slots, *keys.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        slots.stride(0), n, SIZE=size, num_warps=1,
-    )  # fmt: skip
-
-
-# Numbers and addresses that differ from prompt to prompt, for which nothing is compiled anew.
-_CHANGING = {
-    "do_not_specialize": ["n", "slots_row", "mask_row", "ends_row"],
-    "do_not_specialize_on_alignment": ["slots", "ends"],
-}
-
-
-@triton.jit(**_CHANGING)
-def _write(
-    keys, values, k, v, slots, to_row, to_head, to_slot, k_row, k_head, k_token, v_row, v_head,
-    v_token, slots_row, n, SIZE: tl.constexpr,
-):  # fmt: skip
-    row, token, head = (tl.program_id(0) // n).to(tl.int64), tl.program_id(0) % n, tl.program_id(1)
-    channel = tl.arange(0, SIZE)
-    slot = tl.load(slots + row * slots_row + token)
-    to = row * to_row + head * to_head + slot * to_slot + channel
-    tl.store(keys + to, tl.load(k + row * k_row + head * k_head + token * k_token + channel))
-    tl.store(values + to, tl.load(v + row * v_row + head * v_head + token * v_token + channel))
+def changing(*numbers: str, addresses: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """Name arguments that differ from prompt to prompt, for which nothing is compiled anew."""
+    return {"do_not_specialize": [*numbers], "do_not_specialize_on_alignment": [*addresses]}
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, ends: Tensor) -> Tensor:
@@ -113,7 +57,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, ends: Tensor) 
     return read
 
 
-@triton.jit(**_CHANGING)
+@triton.jit(**changing("n", "mask_row", "ends_row", addresses=("ends",)))
 def _attend(
     q, keys, values, mask, ends, sums, marks, q_row, q_head, q_token, kv_row, kv_head, kv_slot,
     mask_row, mask_token, ends_row, n, kv_heads, groups, scale, KEYS: tl.constexpr,
@@ -161,7 +105,7 @@ def _attend(
     tl.store(marks + PARTS * tl.num_programs(0) * groups * n + place, total, mask=there)
 
 
-@triton.jit(**_CHANGING)
+@triton.jit(**changing("n"))
 def _join(
     sums, marks, read, to_row, to_head, to_token, n, kv_heads, groups, SIZE: tl.constexpr,
     TILE: tl.constexpr, PARTS: tl.constexpr,

@@ -7,7 +7,6 @@ forward pass is causal over its own tokens (training).
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from models.base import Context, Layers, TransformerSpec
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
+from support.compiler import fused
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
@@ -28,10 +28,11 @@ class HeadNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(heads, head_dim))
         self.bias = nn.Parameter(torch.zeros(heads, head_dim))
+        # Chameleon's code has this one, whatever rms_norm_eps its config.json gives.
+        self.eps = 1e-5
 
     def forward(self, x: Tensor) -> Tensor:  # (rows, n, heads, head_dim)
-        # Chameleon's code has this eps, whatever rms_norm_eps its config.json gives.
-        return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:], eps=1e-5), self.weight)
+        return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:], eps=self.eps), self.weight)
 
 
 class HeadRMSNorm(nn.Module):
@@ -69,29 +70,32 @@ class Attention(nn.Module):
         self.qk_norm = head_norm(spec)
         # LlamaGen rotates neighbouring channels, all other families the two halves of a head.
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
-        self.attend: Attend = attend_by_torch  # or as `models.cuda_attention` does
 
-    def project(self, x: Tensor, rotation: Rotation) -> Heads:
-        """Return queries, keys and values of new tokens x (rows, n, hidden)."""
-        rows, n, _ = x.shape
-        qkv = self.qkv(x).view(rows, n, -1, self.head_dim)
-        # Queries and keys stay together: one norm and one rotation for both.
-        qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], 2)
-        if self.qk_norm is not None:
-            qk = self.qk_norm(qk)
-        q, k = self.rotate(qk, *rotation).transpose(1, 2).split([self.heads, self.kv_heads], 1)
-        return q, k, v.transpose(1, 2)
+    def project(self, x: Tensor) -> Tensor:
+        """Return queries, keys and values of new tokens x (rows, n, hidden), side by side.
 
-    def read(self, heads: Heads, context: Context) -> Tensor:
-        """Return what new tokens read, as `attend_by_torch` does."""
-        return self.attend(self, heads, context)
+        (rows, n, heads + 2 kv_heads, head_dim), neither normed nor rotated.
+        """
+        return self.qkv(x).view(*x.shape[:2], -1, self.head_dim)
 
     def join(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the output (rows, n, hidden) of what was read."""
         return self.out(y.to(dtype).transpose(1, 2).flatten(2))
 
 
-def attend_by_torch(attention: Attention, heads: Heads, context: Context) -> Tensor:
+@fused
+def heads_of(attention: Attention, qkv: Tensor, rotation: Rotation) -> Heads:
+    """Return normed and rotated queries and keys, and values, of what `project` returns."""
+    # Queries and keys stay together: one norm and one rotation for both.
+    qk, v = qkv.split([attention.heads + attention.kv_heads, attention.kv_heads], 2)
+    if attention.qk_norm is not None:
+        qk = attention.qk_norm(qk)
+    turned = attention.rotate(qk, *rotation).transpose(1, 2)
+    q, k = turned.split([attention.heads, attention.kv_heads], 1)
+    return q, k, v.transpose(1, 2)
+
+
+def attend(attention: Attention, heads: Heads, context: Context) -> Tensor:
     """Return what queries read, (rows, heads, n, head_dim): of the cache, which keeps new tokens.
 
     Without a cache they read their own tokens.
@@ -114,20 +118,41 @@ def attend_by_torch(attention: Attention, heads: Heads, context: Context) -> Ten
     return y.view(q.shape)
 
 
-# attention, heads and context -> what the new tokens read
-Attend = Callable[[Attention, Heads, Context], Tensor]
-
-
 class MLP(nn.Module):
+    """Weights of a gated MLP; `Block` runs it."""
+
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.gate_up = Linear(spec.hidden, 2 * spec.intermediate, bias=False)
         self.down = Linear(spec.intermediate, spec.hidden, bias=False)
-        self.activation = partial(F.gelu, approximate="tanh") if spec.gelu else F.silu
+        self.gelu = spec.gelu
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(self.activation(gate) * up)
+
+class Steps:
+    """What blocks do between their matrix products, by torch; `models.cuda_steps` has kernels."""
+
+    def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
+        """Return hidden states (rows, n, hidden), normed."""
+        return norm(x)
+
+    def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of hidden states, and the normed sum."""
+        x = x + y
+        return x, norm(x)
+
+    def gate(self, mlp: MLP, gate_up: Tensor) -> Tensor:
+        """Return the activation of the first half (rows, n, width) times the second."""
+        gate, up = gate_up.chunk(2, -1)
+        return (F.gelu(gate, approximate="tanh") if mlp.gelu else F.silu(gate)) * up
+
+    def read(
+        self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
+    ) -> Tensor:
+        """Return what new tokens read, as `attend` does; qkv: of `Attention.project`."""
+        return attend(attention, heads_of(attention, qkv, rotation), context)
+
+
+BY_TORCH = Steps()
 
 
 class Block(nn.Module):
@@ -141,25 +166,33 @@ class Block(nn.Module):
         if self.sandwich:
             self.attention_after = nn.RMSNorm(spec.hidden, spec.norm_eps)
             self.mlp_after = nn.RMSNorm(spec.hidden, spec.norm_eps)
+        self.steps = BY_TORCH
 
     def forward(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
-        return self.end(x, self.attention.read(self.begin(x, rotation), context))
+        return self.end(x, self.read(self.begin(x), rotation, context))
 
-    def begin(self, x: Tensor, rotation: Rotation) -> Heads:
+    def begin(self, x: Tensor) -> Tensor:
         """Return queries, keys and values: what comes before attention reads the cache."""
-        return self.attention.project(x if self.swin else self.attention_norm(x), rotation)
+        return self.attention.project(x if self.swin else self.steps.norm(self.attention_norm, x))
+
+    def read(self, qkv: Tensor, rotation: Rotation, context: Context) -> Tensor:
+        """Return what attention reads."""
+        return self.steps.read(self.attention, qkv, rotation, context)
 
     def end(self, x: Tensor, y: Tensor) -> Tensor:
         """Return hidden states after the block, from those before it and what attention read."""
-        y = self.attention.join(y, x.dtype)
+        norm, y = self.steps.norm, self.attention.join(y, x.dtype)
         if self.swin:
-            x = x + self.attention_norm(y)
-            return x + self.mlp_norm(self.mlp(x))
+            x = x + norm(self.attention_norm, y)
+            return x + norm(self.mlp_norm, self._mlp(x))
         if self.sandwich:
-            x = x + self.attention_after(y)
-            return x + self.mlp_after(self.mlp(self.mlp_norm(x)))
-        x = x + y
-        return x + self.mlp(self.mlp_norm(x))
+            y = norm(self.attention_after, y)
+        x, normed = self.steps.add_norm(self.mlp_norm, x, y)
+        y = self._mlp(normed)
+        return x + (norm(self.mlp_after, y) if self.sandwich else y)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return self.mlp.down(self.steps.gate(self.mlp, self.mlp.gate_up(x)))
 
 
 class Blocks(nn.Module):
@@ -177,7 +210,7 @@ class Blocks(nn.Module):
             self.rotary = Rotary(*sizes)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
         # How layers run is chosen here: by torch, by `models.compiled` or by `models.fused`; how
-        # attention reads the cache, in `Attention.attend`.
+        # the steps between their products, in `Block.steps`.
         self.run: Callable[..., Tensor] = run_by_torch
 
     def forward(

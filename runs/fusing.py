@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from models.fused import run_fused
 from models.linear import pack_weights
 from models.native import NoKernels, kernels
 from models.probe import faster
-from models.transformer import Attention, Blocks
+from models.transformer import Blocks
 from support.devices import pick_device
 
 log = logging.getLogger(__name__)
@@ -25,13 +26,13 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     device = pick_device(settings.device)
     if settings.compile == "off":
         return _run_by_torch
-    attend = attend_on_gpu if _has_triton(settings, device) else _run_by_torch
+    triton = use_triton if _has_triton(settings, device) else _run_by_torch
     if settings.compile == INDUCTOR:
         if lacking := missing_compiler(device):
             raise _uncompiled(INDUCTOR, lacking)
-        return lambda *networks: (compile_blocks(*networks), attend(*networks))
+        return lambda *networks: (compile_blocks(*networks), triton(*networks, all_steps=False))
     if device.type == "cuda":
-        return attend
+        return triton
     try:
         kernels()
     except NoKernels as error:
@@ -42,7 +43,7 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     return fuse if settings.compile == "on" else lambda *networks: fuse(*filter(faster, networks))
 
 
-def _run_by_torch(*_networks: nn.Module) -> None:
+def _run_by_torch(*_networks: nn.Module, all_steps: bool = True) -> None:
     """Let networks run torch's kernels, as they do from the start."""
 
 
@@ -56,26 +57,29 @@ def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
     )
 
 
-def attend_on_gpu(*networks: nn.Module) -> None:
-    """Let networks read their caches by kernels of Triton, if it can build them here.
+def use_triton(*networks: nn.Module, all_steps: bool = True) -> None:
+    """Let bf16 networks run the steps between their products by kernels of Triton.
 
-    It needs a C compiler and Python's headers, and a tile may need more memory than a GPU has.
+    These need a C compiler and Python's headers, and a tile may need more memory than a GPU has.
+
+    all_steps: not only attention and what comes before it.
     """
-    layers = [
-        module for net in networks for module in net.modules() if isinstance(module, Attention)
-    ]
+    modules = chain.from_iterable(network.modules() for network in networks)
+    found = [module for module in modules if isinstance(module, Blocks)]
     try:
-        from models.cuda_attention import attend_by_triton, build  # importing Triton takes a second
+        from models import cuda_steps  # importing Triton takes a second
 
-        # Build all sizes before changing a layer: if one fails, no layer is left with Triton.
-        for size in {attention.head_dim for attention in layers}:
-            build(size, layers[0].qkv.weight.device)
+        found = [net for net in found if net.blocks[0].mlp_norm.weight.dtype == cuda_steps.TYPE]
+        # Build all before changing a layer: if one fails, no layer is left with Triton.
+        for net in found:
+            cuda_steps.build(net)
     except Exception as error:  # whatever a compiler says: images are the same without
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        log.warning("Attention runs by torch's kernels, which are slower: %s", reason)
+        log.warning("Layers run by torch's kernels, which are slower: %s", reason)
         return
-    for attention in layers:
-        attention.attend = attend_by_triton
+    kernels = cuda_steps.AllStepsInKernels if all_steps else cuda_steps.StepsInKernels
+    for block in chain.from_iterable(net.blocks for net in found):
+        block.steps = kernels()
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:

@@ -24,9 +24,9 @@ from decoding.sampling import SamplingDistribution
 from models import compiled, native
 from models.base import Context, TransformerSpec
 from models.fused import run_fused
-from models.transformer import Attention, attend_by_torch, run_by_torch
+from models.transformer import BY_TORCH, Transformer, run_by_torch
 from runs.check.loaded import FirstRows
-from runs.fusing import attend_on_gpu, fuse, kernels_for
+from runs.fusing import fuse, kernels_for, use_triton
 from runs.methods import build_engine
 from runs.session import Session, open_session
 
@@ -116,40 +116,44 @@ def test_kernels_run_where_they_are_faster_unless_they_are_off(
 
 
 @pytest.mark.parametrize(
-    ("settings", "capability", "by_triton"),
+    ("settings", "capability", "steps"),
     [
-        ({}, (9, 0), True),
-        ({"compile": "inductor"}, (8, 0), True),
-        ({"compile": "off"}, (9, 0), False),
-        ({}, (7, 5), False),  # without products in bf16
-        ({"device": "auto", "device_map": "auto"}, (9, 0), False),  # layers on several GPUs
+        ({}, (9, 0), "AllStepsInKernels"),
+        ({"compile": "inductor"}, (8, 0), "StepsInKernels"),
+        ({"compile": "off"}, (9, 0), "Steps"),
+        ({}, (7, 5), "Steps"),  # without products in bf16
+        ({"device": "auto", "device_map": "auto"}, (9, 0), "Steps"),  # layers on several GPUs
     ],
 )
-def test_on_a_gpu_caches_are_read_by_triton_where_it_can(
-    settings, capability, by_triton, checkpoint, monkeypatch
+def test_on_a_gpu_steps_run_by_triton_where_they_can(
+    settings, capability, steps, checkpoint, monkeypatch
 ) -> None:
-    kernels = pytest.importorskip("models.cuda_attention")
+    kernels = pytest.importorskip("models.cuda_steps")
     monkeypatch.setattr("runs.fusing.pick_device", lambda name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    layers = [Attention(TransformerSpec(8, 64, 64, 1, 1, 1, 8), layer) for layer in range(2)]
-    network = torch.nn.ModuleList(layers)
-    kernels_for(replace(small_settings(checkpoint), **settings))(network)
-    wanted = kernels.attend_by_triton if by_triton else attend_by_torch
-    assert [layer.attend for layer in layers] == [wanted] * 2
+    monkeypatch.setattr(kernels, "build", lambda blocks: None)
+    half, single = network().to(kernels.TYPE), network()
+    kernels_for(replace(small_settings(checkpoint), **settings))(half, single)
+    assert [type(block.steps).__name__ for block in half.blocks.blocks] == [steps] * 2
+    assert [block.steps for block in single.blocks.blocks] == [BY_TORCH] * 2  # fp32 is torch's
 
 
-def test_without_a_c_compiler_torch_reads_the_caches(monkeypatch, caplog) -> None:
-    kernels = pytest.importorskip("models.cuda_attention")
+def network() -> Transformer:
+    return Transformer(TransformerSpec(8, 64, 64, 2, 1, 1, 8), 8)
+
+
+def test_without_a_c_compiler_torch_runs_the_steps(monkeypatch, caplog) -> None:
+    kernels = pytest.importorskip("models.cuda_steps")
 
     def fails(*_args: object) -> None:
         raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
 
     monkeypatch.setattr(kernels, "build", fails)
-    attention = Attention(TransformerSpec(8, 64, 64, 1, 1, 1, 8), 0)
-    attend_on_gpu(attention)
-    assert attention.attend is attend_by_torch
+    half = network().to(kernels.TYPE)
+    use_triton(half)
+    assert [block.steps for block in half.blocks.blocks] == [BY_TORCH] * 2
     assert caplog.messages == [
-        "Attention runs by torch's kernels, which are slower: Failed to find C compiler."
+        "Layers run by torch's kernels, which are slower: Failed to find C compiler."
     ]
 
 
