@@ -43,8 +43,15 @@ class Record:
         """Add the row of a measurement that is still to be made; a fault becomes its row."""
         # A measurement that is not there is treated as one that failed.
         before = self.rows.get(name, {"error": "new"})
-        if not (before.keys() & {"error", "skipped"} or before.get("wrong")):
-            return
+        if before.keys() & {"error", "skipped"} or before.get("wrong"):
+            self._add(name, figures, {})
+
+    def extend(self, name: str, figures: Callable[[], Figures]) -> None:
+        """Add figures to a measured row; after a fault, the same command measures all of it."""
+        self._add(name, figures, self.rows[name])
+
+    def _add(self, name: str, figures: Callable[[], Figures], before: Figures) -> None:
+        """Write the figures, or the fault, and those from before as the row of this name."""
         started = time.perf_counter()
         try:
             row = figures()
@@ -58,7 +65,8 @@ class Record:
             torch.cuda.empty_cache()  # the next measurement may need most of the GPU
         seconds = round(time.perf_counter() - started, 2)
         when = {"seconds": seconds, "date": date.today().isoformat(), "revision": revision()}
-        self.rows[name] = {"id": name} | row | when
+        # An extended row keeps the seconds, date and revision of its first figures.
+        self.rows[name] = {"id": name} | row | when | before
         with printed_unless_saved(self.rows[name]):
             append_lines(self.path, [self.rows[name]])
         outcome = row.get("error") or row.get("skipped") or "done"

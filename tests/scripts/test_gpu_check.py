@@ -13,7 +13,7 @@ from ran import ran
 from configs.fields import SettingsError
 from configs.schema import ROOT
 from runs.exactness import Comparison
-from scripts.gpu import tokens
+from scripts.gpu import rounds, tokens
 from scripts.gpu.record import Record
 
 CPU = torch.device("cpu")
@@ -119,6 +119,35 @@ def test_a_fault_is_noted_and_tried_again(tmp_path, capsys) -> None:
     assert next(outcomes) == {}, "what is measured is kept"
     with pytest.raises(SettingsError, match="got another images"):
         Record(tmp_path / "record.jsonl", CPU, images=3)
+
+
+def test_an_interrupted_run_times_all_methods_before_it_profiles_one(tmp_path, monkeypatch) -> None:
+    """With stand-ins for the measurements; the first timing of `jacobi` is interrupted."""
+    made, interrupted = [], [False, True]
+
+    def measure(opened, count, device) -> dict:
+        made.append("timed")
+        if interrupted and interrupted.pop(0):
+            raise KeyboardInterrupt
+        return {"ms_per_round": float(len(made)), "first_seconds": 1.0}
+
+    def profile(opened, count, milliseconds) -> dict:
+        made.append(milliseconds)
+        return {"launches": 9.0}
+
+    monkeypatch.setattr(rounds, "pick_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(rounds, "modes_of", lambda _: ("auto",))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(rounds, "measure_rounds", measure)
+    monkeypatch.setattr(rounds, "profile_rounds", profile)
+    given = {"output": str(tmp_path / "rounds.jsonl"), "model_path": "none", "batches": "1"}
+    with pytest.raises(KeyboardInterrupt):
+        rounds.time_rounds(**given, methods="ar,jacobi")
+    for _ in range(2):
+        rounds.time_rounds(**given, methods="ar,jacobi")
+    assert made == ["timed", "timed", "timed", 3.0, 1.0], "the last command measures nothing"
+    row = measured(tmp_path / "rounds.jsonl")["jacobi, batch 1, --compile auto"]
+    assert (row["ms_per_round"], row["launches"]) == (3.0, 9.0)
 
 
 @pytest.mark.cuda
