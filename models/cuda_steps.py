@@ -21,13 +21,14 @@ from models.transformer import MLP, Attention, Blocks, HeadNorm, HeadRMSNorm, Ro
 TYPE = torch.bfloat16  # fp32 and fp64 are for comparing, by torch's kernels; there is no fp16
 _NORMS = {type(None): 0, HeadNorm: 1, HeadRMSNorm: 2}  # as `_place` numbers them
 _GATED = 1024  # channels that a program of `_gate` computes
+_HEADS = 4  # of a token, that a program of `_place` places
 
 
 class StepsInKernels(Steps):
-    """Attention and what comes before it; other steps are left to torch, or to its compiler.
+    """All steps by kernels.
 
-    So are other types, heads that no tile fits, and passes without a `SlotCache`, as those of
-    training.
+    Other types, heads that no tile fits, and passes without a `SlotCache`, as those of training,
+    are left to torch.
     """
 
     def read(
@@ -39,10 +40,6 @@ class StepsInKernels(Steps):
         seen = cache.seen(attention.layer)
         q = place(attention, qkv, rotation, seen, cache.slots)
         return attend(q, *seen, context.mask, cache.ends)
-
-
-class AllStepsInKernels(StepsInKernels):
-    """Also norms, sums and gates."""
 
     def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
         # a drafter's first block has no norm
@@ -152,10 +149,10 @@ def place(
     q = qkv.new_empty(rows, n, heads, size)
     weight = cos if norm is None else norm.weight
     bias = norm.bias if isinstance(norm, HeadNorm) else weight
-    _place[rows * n, heads + 2 * kv_heads](
+    _place[rows * n, triton.cdiv(heads + 2 * kv_heads, _HEADS)](
         qkv, q, *cached, weight, bias, cos, sin, slots, *cached[0].stride()[:3],
         *cos.stride()[:2], slots.stride(0), n, heads, kv_heads, getattr(norm, "eps", 0.0),
-        NORM=_NORMS[type(norm)], PAIRS=attention.rotate is rotate_pairs, SIZE=size, num_warps=1,
+        NORM=_NORMS[type(norm)], PAIRS=attention.rotate is rotate_pairs, SIZE=size, HEADS=_HEADS,
     )  # fmt: skip
     return q.transpose(1, 2)
 
@@ -164,38 +161,37 @@ def place(
 def _place(
     qkv, q, keys, values, weight, bias, cos, sin, slots, to_row, to_head, to_slot, turn_row,
     turn_token, slots_row, n, heads, kv_heads, eps, NORM: tl.constexpr, PAIRS: tl.constexpr,
-    SIZE: tl.constexpr,
+    SIZE: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """Norm and rotate a head of a token, and store it where it belongs."""
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Norm and rotate some heads of a token, and store each where it belongs."""
+    token = tl.program_id(0).to(tl.int64)
     row, number = token // n, token % n
-    channel = tl.arange(0, SIZE)
+    head, channel = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None], tl.arange(0, SIZE)
+    # queries, then keys, then values
+    is_q, turns, there = head < heads, head < heads + kv_heads, head < heads + 2 * kv_heads
+    # what a channel is rotated with
+    other = channel ^ 1 if PAIRS else (channel + SIZE // 2) % SIZE
     at = qkv + (token * (heads + 2 * kv_heads) + head) * SIZE
-    slot = tl.load(slots + row * slots_row + number)
-    if head >= heads + kv_heads:
-        to = row * to_row + (head - heads - kv_heads) * to_head + slot * to_slot
-        tl.store(values + to + channel, tl.load(at + channel))
-    else:
-        other = channel ^ 1 if PAIRS else (channel + SIZE // 2) % SIZE
-        x, y = tl.load(at + channel).to(tl.float32), tl.load(at + other).to(tl.float32)
-        if NORM == 1:
-            mean = tl.sum(x, 0) / SIZE
-            x -= mean
-            y -= mean
-        if NORM > 0:
-            scale = tl.rsqrt(tl.sum(x * x, 0) / SIZE + eps)
-            weight += head * SIZE
-            x *= scale * tl.load(weight + channel).to(tl.float32)
-            y *= scale * tl.load(weight + other).to(tl.float32)
-        if NORM == 1:
-            bias += head * SIZE
-            x += tl.load(bias + channel).to(tl.float32)
-            y += tl.load(bias + other).to(tl.float32)
-        turn = row * turn_row + number * turn_token + channel
-        x *= tl.load(cos + turn).to(tl.float32)
-        x += y * tl.load(sin + turn).to(tl.float32)
-        if head < heads:
-            tl.store(q + (token * heads + head) * SIZE + channel, x.to(q.dtype.element_ty))
-        else:
-            to = row * to_row + (head - heads) * to_head + slot * to_slot
-            tl.store(keys + to + channel, x.to(keys.dtype.element_ty))
+    raw = tl.load(at + channel, mask=there, other=0.0)
+    x, y = raw.to(tl.float32), tl.load(at + other, mask=turns, other=0.0).to(tl.float32)
+    if NORM == 1:
+        mean = tl.sum(x, 1)[:, None] / SIZE
+        x -= mean
+        y -= mean
+    if NORM > 0:
+        scale = tl.rsqrt(tl.sum(x * x, 1)[:, None] / SIZE + eps)
+        weight += head * SIZE
+        x *= scale * tl.load(weight + channel, mask=turns, other=0.0).to(tl.float32)
+        y *= scale * tl.load(weight + other, mask=turns, other=0.0).to(tl.float32)
+    if NORM == 1:
+        bias += head * SIZE
+        x += tl.load(bias + channel, mask=turns, other=0.0).to(tl.float32)
+        y += tl.load(bias + other, mask=turns, other=0.0).to(tl.float32)
+    turn = row * turn_row + number * turn_token + channel
+    x = x * tl.load(cos + turn).to(tl.float32) + y * tl.load(sin + turn).to(tl.float32)
+    x = x.to(q.dtype.element_ty)
+    tl.store(q + (token * heads + head) * SIZE + channel, x, mask=is_q)
+    to = row * to_row + tl.load(slots + row * slots_row + number) * to_slot + channel
+    tl.store(keys + to + (head - heads) * to_head, x, mask=turns & (head >= heads))
+    to_values = values + to + (head - heads - kv_heads) * to_head
+    tl.store(to_values, raw, mask=there & (head >= heads + kv_heads))

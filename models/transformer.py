@@ -5,7 +5,7 @@ SwiGLU (Gemma: GEGLU). Keys and values live in a cache that the caller passes in
 forward pass is causal over its own tokens (training).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -169,19 +169,10 @@ class Block(nn.Module):
         self.steps = BY_TORCH
 
     def forward(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
-        return self.end(x, self.read(self.begin(x), rotation, context))
-
-    def begin(self, x: Tensor) -> Tensor:
-        """Return queries, keys and values: what comes before attention reads the cache."""
-        return self.attention.project(x if self.swin else self.steps.norm(self.attention_norm, x))
-
-    def read(self, qkv: Tensor, rotation: Rotation, context: Context) -> Tensor:
-        """Return what attention reads."""
-        return self.steps.read(self.attention, qkv, rotation, context)
-
-    def end(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return hidden states after the block, from those before it and what attention read."""
-        norm, y = self.steps.norm, self.attention.join(y, x.dtype)
+        """Hidden states (rows, n, hidden) before the block -> those after it."""
+        norm, attention = self.steps.norm, self.attention
+        qkv = attention.project(x if self.swin else norm(self.attention_norm, x))
+        y = attention.join(self.steps.read(attention, qkv, rotation, context), x.dtype)
         if self.swin:
             x = x + norm(self.attention_norm, y)
             return x + norm(self.mlp_norm, self._mlp(x))
@@ -209,8 +200,8 @@ class Blocks(nn.Module):
         else:
             self.rotary = Rotary(*sizes)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
-        # How layers run is chosen here: by torch, by `models.compiled` or by `models.fused`; how
-        # the steps between their products, in `Block.steps`.
+        # How layers run is chosen here: by torch or by `models.fused`; how the steps between their
+        # products do, in `Block.steps`.
         self.run: Callable[..., Tensor] = run_by_torch
 
     def forward(
@@ -228,36 +219,23 @@ class Blocks(nn.Module):
         return self.run(self, x, context, layers, norm)
 
 
-def in_turn(
-    blocks: Iterable[Block], x: Tensor, rotation: Rotation, context: Context
-) -> Iterator[Tensor]:
-    """Yield the hidden states (rows, n, hidden) after every block."""
-    for block in blocks:
-        x = block(x, rotation, context)
-        yield x
-
-
 def run_by_torch(
     blocks: Blocks,
     x: Tensor,
     context: Context,
     layers: Layers = (),
     norm: nn.RMSNorm | None = None,
-    walk: Callable[..., Iterator[Tensor]] = in_turn,
 ) -> Tensor:
-    """Run blocks by torch's operations; arguments and result as `Blocks.forward`.
-
-    walk: runs one block after the other, as `in_turn` does.
-    """
+    """Run one block after the other; arguments and result as `Blocks.forward`."""
     rotation, mask = blocks.rotary(context.positions, x.dtype), context.mask
     if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
         groups = blocks.spec.heads // blocks.spec.kv_heads
         context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
     states = []
-    for number, state in enumerate(walk(blocks.blocks, x, rotation, context), 1):
-        x = state
+    for number, block in enumerate(blocks.blocks, 1):
+        x = block(x, rotation, context)
         if number in layers:
-            states.append(state)
+            states.append(x)
     if layers:
         # Layers spread over GPUs leave their states on several of them.
         x = torch.stack([x, *(state.to(x.device) for state in states)], 2)

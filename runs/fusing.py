@@ -10,12 +10,12 @@ from torch import nn
 
 from configs.fields import SettingsError, mismatch
 from configs.model import INDUCTOR, EngineSettings
-from models.compiled import compile_blocks, missing_compiler
 from models.fused import run_fused
 from models.linear import pack_weights
 from models.native import NoKernels, kernels
 from models.probe import faster
 from models.transformer import Blocks
+from support.compiler import missing_compiler
 from support.devices import pick_device
 
 log = logging.getLogger(__name__)
@@ -24,26 +24,23 @@ log = logging.getLogger(__name__)
 def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     """Return what lets networks run the kernels of --compile; a SettingsError without them."""
     device = pick_device(settings.device)
+    if settings.compile == INDUCTOR and (lacking := missing_compiler(device)):
+        raise _uncompiled(INDUCTOR, lacking)
     if settings.compile == "off":
         return _run_by_torch
-    triton = use_triton if _has_triton(settings, device) else _run_by_torch
-    if settings.compile == INDUCTOR:
-        if lacking := missing_compiler(device):
-            raise _uncompiled(INDUCTOR, lacking)
-        return lambda *networks: (compile_blocks(*networks), triton(*networks, all_steps=False))
     if device.type == "cuda":
-        return triton
+        return use_triton if _has_triton(settings, device) else _run_by_torch
     try:
         kernels()
     except NoKernels as error:
         if settings.compile == "on":
             raise _uncompiled("on", error) from error
         return _run_by_torch
-    # auto: where these are faster here for a network's type and width
+    # else where these are faster here for a network's type and width
     return fuse if settings.compile == "on" else lambda *networks: fuse(*filter(faster, networks))
 
 
-def _run_by_torch(*_networks: nn.Module, all_steps: bool = True) -> None:
+def _run_by_torch(*_networks: nn.Module) -> None:
     """Let networks run torch's kernels, as they do from the start."""
 
 
@@ -57,12 +54,10 @@ def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
     )
 
 
-def use_triton(*networks: nn.Module, all_steps: bool = True) -> None:
+def use_triton(*networks: nn.Module) -> None:
     """Let bf16 networks run the steps between their products by kernels of Triton.
 
     These need a C compiler and Python's headers, and a tile may need more memory than a GPU has.
-
-    all_steps: not only attention and what comes before it.
     """
     modules = chain.from_iterable(network.modules() for network in networks)
     found = [module for module in modules if isinstance(module, Blocks)]
@@ -77,9 +72,8 @@ def use_triton(*networks: nn.Module, all_steps: bool = True) -> None:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         log.warning("Layers run by torch's kernels, which are slower: %s", reason)
         return
-    kernels = cuda_steps.AllStepsInKernels if all_steps else cuda_steps.StepsInKernels
     for block in chain.from_iterable(net.blocks for net in found):
-        block.steps = kernels()
+        block.steps = cuda_steps.StepsInKernels()
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:

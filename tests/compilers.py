@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from models.compiled import missing_compiler
 from models.native import NoKernels, kernels
+from support.compiler import missing_compiler
 
 
 def compiles() -> bool:

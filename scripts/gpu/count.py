@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_leaves
 from configs.methods import MethodSettings
 from decoding.images import Job
 from models.base import TransformerSpec
-from models.compiled import compile_blocks
-from models.transformer import Blocks
+from models.transformer import BY_TORCH, Block, Steps
 from runs.session import Session
 from support.compiler import compiling
 
@@ -87,17 +86,24 @@ def count_rounds(
     steps = session.open_engine(method, images=images).generate(jobs)
     for _ in islice(steps, WARM):
         pass
-    stacks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Blocks)]
-    runs = [blocks.run for blocks in stacks]
-    if compiles:
-        compile_blocks(*stacks)  # their layers run as the compiler would run them
+    blocks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Block)]
     try:
+        for block in blocks:
+            block.steps = _StepsInKernels(counter)
         with compiling(counter.fusing if compiles else None), counter:
             rounds = sum(1 for _ in islice(steps, ROUNDS))
     finally:
-        for blocks, run in zip(stacks, runs, strict=True):
-            blocks.run = run
+        for block in blocks:
+            block.steps = BY_TORCH
     return [work._replace(kernels=work.kernels / rounds) for work in counter.work]
+
+
+class _StepsInKernels(Steps):
+    """Torch's steps, each counted as the kernel that it is on a GPU."""
+
+    def __init__(self, counter: "_Counter"):
+        for name in ("norm", "add_norm", "gate", "read"):
+            setattr(self, name, counter.fusing(getattr(BY_TORCH, name)))
 
 
 def _networks(session: Session) -> list[nn.Module]:
@@ -131,7 +137,7 @@ class _Counter(TorchDispatchMode):
         self.work: list[Work] = []
         self.fused: _Fused | None = None  # of the compiled function that is running
 
-    def fusing(self, function: Callable[..., Any], _any_size: bool) -> Callable[..., Any]:
+    def fusing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is counted as if it were compiled."""
 
         def run(*args: Any, **kwargs: Any) -> Any:

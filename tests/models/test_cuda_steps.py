@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 # fp16 stands for bf16, which the interpreter multiplies as if it were integers.
 HALF = torch.float16
-BY_KERNELS = kernels.StepsInKernels(), kernels.AllStepsInKernels()
+BY_KERNELS = kernels.StepsInKernels()
 SPEC = TransformerSpec(
     vocab=40, hidden=128, intermediate=96, layers=2, heads=2, kv_heads=2, max_positions=512
 )
@@ -83,10 +83,9 @@ def test_read_and_keep_what_torch_does(name, monkeypatch) -> None:
     wanted, kept = read(model, n, lengths)
     for name in () if spec.head_dim == 96 else ("heads_of", "attend"):
         monkeypatch.setattr(f"models.transformer.{name}", never)
-    for steps in BY_KERNELS:
-        found, written = read(with_steps(model, steps), n, lengths)
-        assert_near(written, kept)
-        assert_near(found, wanted)
+    found, written = read(with_steps(model, BY_KERNELS), n, lengths)
+    assert_near(written, kept)
+    assert_near(found, wanted)
 
 
 def never(*_args: object) -> Tensor:
@@ -96,7 +95,7 @@ def never(*_args: object) -> Tensor:
 @pytest.mark.parametrize("step", ["norm", "add_norm", "gate"])
 def test_all_steps_run_in_kernels(step, monkeypatch) -> None:
     monkeypatch.setattr(Steps, step, never)
-    read(with_steps(network(SPEC), BY_KERNELS[1]), 3, torch.tensor([50, 30]))
+    read(with_steps(network(SPEC), BY_KERNELS), 3, torch.tensor([50, 30]))
 
 
 @pytest.mark.parametrize("cache", [None, Joined()], ids=["none", "training's"])
@@ -107,11 +106,11 @@ def test_passes_without_slots_are_left_to_torch(cache) -> None:
     mask = torch.full((4, 4), -torch.inf, dtype=HALF).triu(1)[None, None]
     context = Context(positions, None if cache is None else mask, cache)
     with torch.inference_mode():
-        assert_near(with_steps(model, BY_KERNELS[1]).blocks(x, context), wanted)
+        assert_near(with_steps(model, BY_KERNELS).blocks(x, context), wanted)
 
 
 def test_gradients_are_left_to_torch() -> None:
-    model = with_steps(network(SPEC).requires_grad_(True), BY_KERNELS[1])
+    model = with_steps(network(SPEC).requires_grad_(True), BY_KERNELS)
     x = torch.randn(1, 4, SPEC.hidden).to(HALF)
     model.blocks(x, Context(torch.arange(4)[None])).sum().backward()
     assert model.blocks.blocks[0].mlp.gate_up.weight.grad is not None
@@ -123,7 +122,7 @@ def test_other_types_are_left_to_torch(monkeypatch) -> None:
     model, x = network(SPEC).float(), torch.randn(1, 4, SPEC.hidden)
     cache = KVCache(SPEC, CacheShape(1, 1, 8), torch.float32, torch.device("cpu"))
     found = []
-    for steps in (BY_TORCH, BY_KERNELS[1]):
+    for steps in (BY_TORCH, BY_KERNELS):
         context = cache.prefill(0, 4, torch.tensor([0]))
         with torch.inference_mode():
             found.append(with_steps(model, steps).blocks(x, context))
@@ -136,7 +135,7 @@ def test_prompts_and_guidance_rows_in_turn(rows) -> None:
     model = network(replace(SPEC, kv_heads=1))
     x = torch.randn(2, 70, SPEC.hidden, generator=torch.Generator().manual_seed(3)).to(HALF)
     found, written = [], []
-    for steps in (BY_TORCH, BY_KERNELS[1]):
+    for steps in (BY_TORCH, BY_KERNELS):
         cache = cache_of(model)
         context = cache.prefill(1, 70, torch.tensor([0, 3]))
         if rows.step:

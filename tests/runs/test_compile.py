@@ -10,7 +10,6 @@ from browser import only_in_all
 from compilers import needs_compiler, needs_inductor
 from fakes import codes as codes_of
 from small import Sizes, open_lumina, small_settings, write_checkpoint
-from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.utils import counters
 
 import main
@@ -21,14 +20,15 @@ from configs.schema import RunSettings
 from decoding.graphs import CudaGraphs
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from models import compiled, native
-from models.base import Context, TransformerSpec
+from models import native
+from models.base import TransformerSpec
 from models.fused import run_fused
 from models.transformer import BY_TORCH, Transformer, run_by_torch
 from runs.check.loaded import FirstRows
 from runs.fusing import fuse, kernels_for, use_triton
 from runs.methods import build_engine
 from runs.session import Session, open_session
+from support.compiler import missing_compiler
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
 METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "recall", "eagle_recall", "block"]
@@ -118,7 +118,7 @@ def test_kernels_run_where_they_are_faster_unless_they_are_off(
 @pytest.mark.parametrize(
     ("settings", "capability", "steps"),
     [
-        ({}, (9, 0), "AllStepsInKernels"),
+        ({}, (9, 0), "StepsInKernels"),
         ({"compile": "inductor"}, (8, 0), "StepsInKernels"),
         ({"compile": "off"}, (9, 0), "Steps"),
         ({}, (7, 5), "Steps"),  # without products in bf16
@@ -194,24 +194,16 @@ def deep(tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("deep") / "checkpoint", Sizes(layers=5))
 
 
-def layers() -> int:
-    functions = compiled._begin, compiled._between, compiled._end
-    return sum(len(_debug_get_cache_entry_list(function)) for function in functions)
-
-
 @needs_inductor
-def test_layers_and_rounds_share_their_programs(deep) -> None:
-    """Layers have three for passes over one token and three for others, whatever is cached."""
+def test_rounds_share_their_programs(deep) -> None:
     wanted = codes(opened(deep, "off"), "ar", 1.0, 2)
     session = opened(deep, "inductor")
-    assert len(session.target.transformer.blocks.blocks) == 5
     assert codes(session, "jacobi", 1.0, 2) == wanted
     assert codes(session, "ar", 1.0, 2) == wanted
-    assert layers() == 6
     assert codes(session, "ar", 0.0, 1) == codes(opened(deep, "off"), "ar", 0.0, 1)
     assert codes(session, "jacobi", 1.0, 1) == wanted
-    assert layers() == 6
-    with torch.compiler.set_stance("fail_on_recompile"):  # neither layers nor small steps
+    assert programs() > 0
+    with torch.compiler.set_stance("fail_on_recompile"):
         assert codes(session, "jacobi", 1.0, 1) == wanted
         assert codes(session, "ar", 1.0, 2) == wanted
 
@@ -290,22 +282,13 @@ def test_threads_share_what_inductor_compiled(deep) -> None:
     assert programs() == before and limit > 8
 
 
-@needs_inductor
-def test_gradients_are_not_compiled(checkpoint) -> None:
-    network = opened(checkpoint, "inductor").drafter.network.requires_grad_(True)
-    rows = torch.randn(2, 3, network.spec.hidden, dtype=torch.float64)
-    positions = torch.arange(3).expand(2, -1)
-    network.blocks(rows, Context(positions)).sum().backward()
-    assert network.blocks.blocks[0].mlp.down.weight.grad is not None and programs() == 0
-
-
 def test_inductor_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None:
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    monkeypatch.setattr("support.compiler.shutil.which", lambda name: None)
     settings = replace(small_settings(checkpoint), compile="inductor")
     monkeypatch.setattr("runs.session.load_target", lambda *_: pytest.fail("loads the weights"))
     message = "--compile: expected off or auto, got 'inductor'. Here no C.. compiler was found"
     with pytest.raises(SettingsError, match=message):
         open_session(settings)
-    monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
-    missing = compiled.missing_compiler(torch.device("cuda"))
+    monkeypatch.setattr("support.compiler.importlib.util.find_spec", lambda name: None)
+    missing = missing_compiler(torch.device("cuda"))
     assert missing == "the package triton is missing"
