@@ -153,6 +153,7 @@ def place(
         qkv, q, *cached, weight, bias, cos, sin, slots, *cached[0].stride()[:3],
         *cos.stride()[:2], slots.stride(0), n, heads, kv_heads, getattr(norm, "eps", 0.0),
         NORM=_NORMS[type(norm)], PAIRS=attention.rotate is rotate_pairs, SIZE=size, HEADS=_HEADS,
+        num_warps=1,
     )  # fmt: skip
     return q.transpose(1, 2)
 

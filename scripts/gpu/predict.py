@@ -2,9 +2,9 @@
 
 `python -m scripts.gpu.predict --model anole --gpu h100 --tau outputs/benchmark.json`
 
-It counts what rounds launch, read and compute (scripts.gpu.count) and prices that. The H100's
-prices are fitted to its rounds of 2026-11-26 (docs/gpu.md), the others' follow them. `--measured`
-shows what scripts.gpu.rounds measured next to a prediction.
+It counts what rounds launch, read and compute (scripts.gpu.count) and prices that. The prices are
+fitted to an H200's rounds of 2026-11-27 (docs/gpu.md); other cards' follow their data sheets.
+`--measured` shows what scripts.gpu.rounds measured next to a prediction.
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,13 @@ from support.json_files import read_lines, read_object
 from support.script import run_script
 from support.tables import NONE, Table
 
-# Shares that an H100 reached: of the bandwidth, the products of a 7B's rounds and their attention
+# Shares that were reached: of the bandwidth, the products of a 7B's rounds and their attention
 # (which scatters over short rows); of the bf16 rate, products of some hundred rows.
-REACHED, CACHE_REACHED, COMPUTED = 0.8, 0.4, 0.6
-# Between two rounds: Python, two copies and a wait; and the launch of a graph, by its kernels.
-HOST_MS, GRAPH_US = 0.1, 0.5
-# A rule that walks on the host: a copy of the distributions there, and the walk. With a walk of
-# 1.1 ms, LANTERN's round took 2.4 ms more than that of `exact`; the walk takes 0.4 now.
-RULE_MS = 1.7
+REACHED, CACHE_REACHED, COMPUTED = 0.78, 0.4, 0.6
+# Between two rounds: Python, two copies, a wait and the launch of a graph; and between two kernels
+# of a graph.
+HOST_MS, GAP_US = 0.15, 0.5
+RULE_MS = 0.6  # a rule that walks on the host: a copy of the distributions there, and the walk
 ERROR = 0.3  # of every price, in either direction
 
 
@@ -52,16 +51,16 @@ class Prices:
     gb_per_s: float
     tflops: float  # dense, bf16 with fp32 sums
     launched_us: float  # of the host, per operation of PyTorch
-    replayed_us: float  # least time of a kernel in a CUDA graph, with the gap to the next one
+    replayed_us: float  # least time of a kernel in a CUDA graph
+    gap_us: float = GAP_US  # until the graph's next kernel begins
     host_ms: float = HOST_MS
-    graph_us: float = GRAPH_US  # of the host, per kernel of a graph that it launches
 
     def scaled(self, memory: float, kernels: float, host: float) -> "Prices":
         """Return other prices: times and not rates are multiplied."""
         return replace(
             self, gb_per_s=self.gb_per_s / memory, tflops=self.tflops / memory,
             launched_us=self.launched_us * kernels, replayed_us=self.replayed_us * kernels,
-            host_ms=self.host_ms * host, graph_us=self.graph_us * host,
+            gap_us=self.gap_us * kernels, host_ms=self.host_ms * host,
         )  # fmt: skip
 
     def kernel_ms(self, work: Work) -> float:
@@ -80,13 +79,15 @@ class Prices:
 
     def replayed(self, work: Sequence[Work]) -> dict[str, float]:
         """Return the milliseconds of a replayed round by kind of work."""
-        launch = _count(work) * self.graph_us / 1000
-        return self.device(work) | {"host": self.host_ms + launch}
+        return self.device(work) | {"gaps": self._gaps(work), "host": self.host_ms}
 
     def launched(self, work: Sequence[Work]) -> float:
         """Return the milliseconds of a launched round: the slower of the host and the device."""
         queued = _count(work) * self.launched_us / 1000
-        return self.host_ms + max(queued, sum(self.device(work).values()))
+        return self.host_ms + max(queued, sum(self.device(work).values()) + self._gaps(work))
+
+    def _gaps(self, work: Sequence[Work]) -> float:
+        return _count(work) * self.gap_us / 1000
 
 
 def _count(work: Sequence[Work]) -> float:
@@ -94,7 +95,7 @@ def _count(work: Sequence[Work]) -> float:
 
 
 # Bandwidth and rate are those of NVIDIA's data sheets. A launched operation of PyTorch takes 6 to 8
-# us of the host (estimated); the small kernels of a replayed round took 3.0 us on an H100.
+# us of the host (estimated); the small kernels of a replayed round took 2.6 us on an H200.
 GPUS = {
     "h100": Prices("H100 SXM", 3350, 989, 7, 3.0),
     "h200": Prices("H200 SXM", 4800, 989, 7, 3.0),
@@ -276,8 +277,8 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
         "An operation of PyTorch is one kernel; sort, argsort and topk are four, over a vocabulary "
         f"as long as {WIDE_KERNELS}. A compiled one has one per product, and one per reduction in "
         "between or one.",
-        f"The host takes {HOST_MS} ms between rounds and {GRAPH_US} us per kernel to launch a "
-        f"graph; a rule that walks there takes {RULE_MS} ms more.",
+        f"{GAP_US} us pass between two kernels of a graph. The host takes {HOST_MS} ms between "
+        f"rounds; a rule that walks there takes {RULE_MS} ms more.",
         "Half of the image is in the cache. Adaptive trees keep one depth and width.",
         "Rounds are counted as launched on a CPU; a graph pads them to its largest size.",
     ]
