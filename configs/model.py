@@ -142,7 +142,7 @@ class EngineSettings(PlacementSettings, LoadedSettings):
     method: MethodSettings = part(MethodSettings)
     compile: str | None = setting(
         f"CUDA graphs on a GPU, compiled layers on a CPU; auto = where possible; {INDUCTOR} = "
-        "layers by torch.compile",
+        "also small steps by torch.compile, on a GPU",
         choices=("off", "on", "auto", INDUCTOR),
         shown="auto",
         later=True,
@@ -151,9 +151,6 @@ class EngineSettings(PlacementSettings, LoadedSettings):
     def settle(self) -> None:
         if self.compile in ("on", INDUCTOR) and self.device_map == "auto":
             refuse("compile", self.compile, "only on one device, not with --device_map auto")
-        if self.compile == INDUCTOR and self.quantize is not None:
-            # its code for int8 in bf16 ends the process on a CPU (torch 2.14, torchao 0.18)
-            refuse("compile", INDUCTOR, f"off, on or auto with --quantize {self.quantize}")
         if self.quantize is not None and self.device_map == "auto":
             refuse("quantize", self.quantize, "only with --device_map single")
         if self.quantize == "int4" and self.device == "cpu":

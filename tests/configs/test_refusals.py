@@ -119,7 +119,6 @@ draw --quantize=int4 --dtype=fp32    : --quantize: expected int8 with --dtype fp
 draw --quantize=int4 --dtype=bf16 --device=cpu : --quantize: expected int8 with --device cpu, got 'i
 draw --quantize=int8 --device_map=auto : --quantize: 'int8' works only with --device_map single
 draw --compile=inductor --device_map=auto : --compile: …only on one device, not with --device_map au
-draw --compile=inductor --quantize=int8 : --compile: …off, on or auto with --quantize int8
 draw --caption=all                   : --caption: …only with --prompt MSCOCO2017Val
 draw --negative_prompt=x             : --negative_prompt: 'x' works only with …emu3
 draw --target_size=768               : --target_size: …only with --model lumina_mgpt
