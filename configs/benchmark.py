@@ -141,7 +141,7 @@ CANDIDATES = (
     "block:nodes=16:depth=16:width=3",
     "eagle_recall:nodes=16:depth=16:width=3",
     "block",
-    # on an H100 its rounds take 4 % longer than with 58 nodes and accept 8 % more (docs/gpu.md)
+    # on an H200 its rounds take 12 % longer than with 58 nodes and accept 8 % more (docs/gpu.md)
     "block:nodes=96:depth=20:width=5",
     "adt",
     "eagle2:nodes=16:depth=4:width=6",

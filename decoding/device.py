@@ -3,6 +3,7 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import numpy as np
@@ -26,6 +27,11 @@ def to_host(values: Tensor) -> np.ndarray:
         # without `non_blocking`: numpy would read the memory before the copy is over
         values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
     return values.numpy()
+
+
+def current(device: torch.device) -> AbstractContextManager:
+    """Make a GPU the thread's current device: kernels of Triton and captures run there."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def constant(values: tuple, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decoding.cache import CacheView
-from decoding.device import Stopwatch, on_device, to_host
+from decoding.device import Stopwatch, current, on_device, to_host
 from decoding.graphs import CudaGraphs
 from decoding.images import FinishedImage, Images, ImageState, Job, RoundStats, Speculation
 from decoding.positional_noise import NodeNoise
@@ -113,10 +113,16 @@ class Engine:
         # before the first round, since the longest of their prompts sets the size of the cache
         if not (first := list(islice(queue, self.max_images))):
             return
-        self._open(first)
         queue = chain(first, queue)
-        while self.images.admit(queue):
-            yield self._step()
+        with current(self.target.device):
+            self._open(first)
+        while True:
+            # not around `yield`: the caller's current device is its own
+            with current(self.target.device):
+                step = self._step() if self.images.admit(queue) else None
+            if step is None:
+                return
+            yield step
 
     @torch.inference_mode()
     def _open(self, first: list[Job]) -> None:

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from models.base import Context
 from models.cuda_attention import SIZES, attend, changing
 from models.rotary import rotate_pairs
-from models.transformer import MLP, Attention, Blocks, HeadNorm, HeadRMSNorm, Rotation, Steps
+from models.transformer import MLP, Attention, Blocks, HeadNorm, Rotation, Steps
 
 TYPE = torch.bfloat16  # fp32 and fp64 are for comparing, by torch's kernels; there is no fp16
-_NORMS = {type(None): 0, HeadNorm: 1, HeadRMSNorm: 2}  # as `_place` numbers them
 _GATED = 1024  # channels that a program of `_gate` computes
 _HEADS = 4  # of a token, that a program of `_place` places
 
@@ -46,8 +45,9 @@ class StepsInKernels(Steps):
         fits = _fits(x) and isinstance(norm, nn.RMSNorm)
         return add_norm(norm, x)[1] if fits else super().norm(norm, x)
 
-    def add_norm(self, norm: nn.RMSNorm, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return add_norm(norm, x, y) if _fits(x) and _fits(y) else super().add_norm(norm, x, y)
+    def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        fits = y is not None and _fits(x) and _fits(y)
+        return add_norm(norm, x, y) if fits else super().add_norm(norm, x, y)
 
     def gate(self, mlp: MLP, gate_up: Tensor) -> Tensor:
         return gate(mlp, gate_up) if _fits(gate_up) else super().gate(mlp, gate_up)
@@ -59,12 +59,13 @@ def _fits(x: Tensor) -> bool:
 
 
 def build(blocks: Blocks) -> None:
-    """Run every step once, so that its kernels are compiled; raises what Triton does."""
+    """Run every step once; raises what Triton does where it cannot compile a kernel."""
     spec, block = blocks.spec, blocks.blocks[0]
     zeros = partial(torch.zeros, dtype=TYPE, device=block.mlp_norm.weight.device)
     for n in (1, 17):  # both tiles of attention
         x = zeros(1, n, spec.hidden)
-        add_norm(block.mlp_norm, *add_norm(block.mlp_norm, x))
+        add_norm(block.mlp_norm, x)
+        add_norm(block.mlp_norm, x, x)
         gate(block.mlp, zeros(1, n, 2 * spec.intermediate))
         if (size := spec.head_dim) in SIZES:
             qkv, turn = zeros(1, n, spec.heads + 2 * spec.kv_heads, size), zeros(1, n, 1, size)
@@ -147,13 +148,15 @@ def place(
     (rows, n, _, size), norm, (cos, sin) = qkv.shape, attention.qk_norm, rotation
     heads, kv_heads = attention.heads, attention.kv_heads
     q = qkv.new_empty(rows, n, heads, size)
+    centred = isinstance(norm, HeadNorm)
+    # without a norm the kernel reads neither
     weight = cos if norm is None else norm.weight
-    bias = norm.bias if isinstance(norm, HeadNorm) else weight
+    bias = norm.bias if centred else weight
     _place[rows * n, triton.cdiv(heads + 2 * kv_heads, _HEADS)](
         qkv, q, *cached, weight, bias, cos, sin, slots, *cached[0].stride()[:3],
         *cos.stride()[:2], slots.stride(0), n, heads, kv_heads, getattr(norm, "eps", 0.0),
-        NORM=_NORMS[type(norm)], PAIRS=attention.rotate is rotate_pairs, SIZE=size, HEADS=_HEADS,
-        num_warps=1,
+        NORMED=norm is not None, CENTRED=centred, PAIRS=attention.rotate is rotate_pairs,
+        SIZE=size, HEADS=_HEADS, num_warps=1,
     )  # fmt: skip
     return q.transpose(1, 2)
 
@@ -161,8 +164,8 @@ def place(
 @triton.jit(**changing("n", "slots_row", addresses=("slots",)))
 def _place(
     qkv, q, keys, values, weight, bias, cos, sin, slots, to_row, to_head, to_slot, turn_row,
-    turn_token, slots_row, n, heads, kv_heads, eps, NORM: tl.constexpr, PAIRS: tl.constexpr,
-    SIZE: tl.constexpr, HEADS: tl.constexpr,
+    turn_token, slots_row, n, heads, kv_heads, eps, NORMED: tl.constexpr, CENTRED: tl.constexpr,
+    PAIRS: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """Norm and rotate some heads of a token, and store each where it belongs."""
     token = tl.program_id(0).to(tl.int64)
@@ -170,24 +173,23 @@ def _place(
     head, channel = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None], tl.arange(0, SIZE)
     # queries, then keys, then values
     is_q, turns, there = head < heads, head < heads + kv_heads, head < heads + 2 * kv_heads
-    # what a channel is rotated with
-    other = channel ^ 1 if PAIRS else (channel + SIZE // 2) % SIZE
+    partner = channel ^ 1 if PAIRS else (channel + SIZE // 2) % SIZE  # of a channel's rotation
     at = qkv + (token * (heads + 2 * kv_heads) + head) * SIZE
     raw = tl.load(at + channel, mask=there, other=0.0)
-    x, y = raw.to(tl.float32), tl.load(at + other, mask=turns, other=0.0).to(tl.float32)
-    if NORM == 1:
+    x, y = raw.to(tl.float32), tl.load(at + partner, mask=turns, other=0.0).to(tl.float32)
+    if CENTRED:
         mean = tl.sum(x, 1)[:, None] / SIZE
         x -= mean
         y -= mean
-    if NORM > 0:
+    if NORMED:
         scale = tl.rsqrt(tl.sum(x * x, 1)[:, None] / SIZE + eps)
         weight += head * SIZE
         x *= scale * tl.load(weight + channel, mask=turns, other=0.0).to(tl.float32)
-        y *= scale * tl.load(weight + other, mask=turns, other=0.0).to(tl.float32)
-    if NORM == 1:
+        y *= scale * tl.load(weight + partner, mask=turns, other=0.0).to(tl.float32)
+    if CENTRED:
         bias += head * SIZE
         x += tl.load(bias + channel, mask=turns, other=0.0).to(tl.float32)
-        y += tl.load(bias + other, mask=turns, other=0.0).to(tl.float32)
+        y += tl.load(bias + partner, mask=turns, other=0.0).to(tl.float32)
     turn = row * turn_row + number * turn_token + channel
     x = x * tl.load(cos + turn).to(tl.float32) + y * tl.load(sin + turn).to(tl.float32)
     x = x.to(q.dtype.element_ty)

@@ -135,10 +135,10 @@ class Steps:
         """Return hidden states (rows, n, hidden), normed."""
         return norm(x)
 
-    def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of hidden states, and the normed sum."""
-        x = x + y
-        return x, norm(x)
+    def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the sum of hidden states, and the normed sum; without y those of x."""
+        x = x if y is None else x + y
+        return x, self.norm(norm, x)
 
     def gate(self, mlp: MLP, gate_up: Tensor) -> Tensor:
         """Return the activation of the first half (rows, n, width) times the second."""
@@ -168,19 +168,30 @@ class Block(nn.Module):
             self.mlp_after = nn.RMSNorm(spec.hidden, spec.norm_eps)
         self.steps = BY_TORCH
 
-    def forward(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
-        """Hidden states (rows, n, hidden) before the block -> those after it."""
-        norm, attention = self.steps.norm, self.attention
-        qkv = attention.project(x if self.swin else norm(self.attention_norm, x))
-        y = attention.join(self.steps.read(attention, qkv, rotation, context), x.dtype)
+    def forward(
+        self, x: Tensor, y: Tensor | None, rotation: Rotation, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """Run the block on hidden states x + y (rows, n, hidden); without y on x.
+
+        What it returns is to be added, too: the sum is one step with the norm that reads it.
+        """
+        steps = self.steps
         if self.swin:
-            x = x + norm(self.attention_norm, y)
-            return x + norm(self.mlp_norm, self._mlp(x))
+            x = x if y is None else x + y
+            y = steps.norm(self.attention_norm, self._attend(x, rotation, context))
+            x = x + y
+            return x, steps.norm(self.mlp_norm, self._mlp(x))
+        x, normed = steps.add_norm(self.attention_norm, x, y)
+        y = self._attend(normed, rotation, context)
         if self.sandwich:
-            y = norm(self.attention_after, y)
-        x, normed = self.steps.add_norm(self.mlp_norm, x, y)
+            y = steps.norm(self.attention_after, y)
+        x, normed = steps.add_norm(self.mlp_norm, x, y)
         y = self._mlp(normed)
-        return x + (norm(self.mlp_after, y) if self.sandwich else y)
+        return x, steps.norm(self.mlp_after, y) if self.sandwich else y
+
+    def _attend(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
+        y = self.steps.read(self.attention, self.attention.project(x), rotation, context)
+        return self.attention.join(y, x.dtype)
 
     def _mlp(self, x: Tensor) -> Tensor:
         return self.mlp.down(self.steps.gate(self.mlp, self.mlp.gate_up(x)))
@@ -231,15 +242,18 @@ def run_by_torch(
     if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
         groups = blocks.spec.heads // blocks.spec.kv_heads
         context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
-    states = []
+    states, y = [], None
     for number, block in enumerate(blocks.blocks, 1):
-        x = block(x, rotation, context)
+        x, y = block(x, y, rotation, context)
         if number in layers:
-            states.append(x)
+            states.append(x + y)
+    if norm is not None and not layers:
+        return block.steps.add_norm(norm, x, y)[1]
+    x = x + y
     if layers:
         # Layers spread over GPUs leave their states on several of them.
         x = torch.stack([x, *(state.to(x.device) for state in states)], 2)
-    return x if norm is None else norm(x)
+    return x if norm is None else block.steps.norm(norm, x)
 
 
 class Transformer(nn.Module):

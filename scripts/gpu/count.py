@@ -87,19 +87,20 @@ def count_rounds(
     for _ in islice(steps, WARM):
         pass
     blocks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Block)]
+    before = [block.steps for block in blocks]
     try:
         for block in blocks:
-            block.steps = _StepsInKernels(counter)
+            block.steps = _CountedSteps(counter)
         with compiling(counter.fusing if compiles else None), counter:
             rounds = sum(1 for _ in islice(steps, ROUNDS))
     finally:
-        for block in blocks:
-            block.steps = BY_TORCH
+        for block, own in zip(blocks, before, strict=True):
+            block.steps = own
     return [work._replace(kernels=work.kernels / rounds) for work in counter.work]
 
 
-class _StepsInKernels(Steps):
-    """Torch's steps, each counted as the kernel that it is on a GPU."""
+class _CountedSteps(Steps):
+    """Torch's steps, each counted as one kernel, and attention as two more."""
 
     def __init__(self, counter: "_Counter"):
         for name in ("norm", "add_norm", "gate", "read"):
@@ -147,7 +148,7 @@ class _Counter(TorchDispatchMode):
             finally:
                 if outside is None:
                     self._end_kernel()
-                self.fused = outside
+                    self.fused = None
 
         return run
 
@@ -205,7 +206,10 @@ class _Counter(TorchDispatchMode):
         slots, wide = keys.shape[2] + self.cached, self.network.scale
         # The wide model has more heads, not wider ones. 2: keys and values; queries and outputs.
         moved = WIDTH * wide * rows * head_dim * 2 * (keys.shape[1] * slots + heads * n)
-        return Work("cache", 1, moved, 4 * wide * rows * heads * n * slots * head_dim)
+        operations = 4 * wide * rows * heads * n * slots * head_dim
+        return Work(
+            "cache", 2, moved / 2, operations / 2
+        )  # for parts of the keys, and to join them
 
     def _is_wide(self, x: Tensor) -> bool:
         per_head = x.ndim == 4 and x.shape[-1] == self.network.spec.head_dim

@@ -95,7 +95,7 @@ def _count(work: Sequence[Work]) -> float:
 
 
 # Bandwidth and rate are those of NVIDIA's data sheets. A launched operation of PyTorch takes 6 to 8
-# us of the host (estimated); the small kernels of a replayed round took 2.6 us on an H200.
+# us of the host (estimated). 3.0 us for the kernels of a graph are fitted: some are not counted.
 GPUS = {
     "h100": Prices("H100 SXM", 3350, 989, 7, 3.0),
     "h200": Prices("H200 SXM", 4800, 989, 7, 3.0),

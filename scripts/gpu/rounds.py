@@ -92,9 +92,9 @@ def time_rounds(
     for name, cell in cells.items():
         record.measure(name, partial(measure_rounds, cell, rounds, where))
     # Backwards, since the model of the last --compile is still loaded and compiled.
-    for name, cell in reversed(cells.items()) if where.type == "cuda" else ():
+    for name, cell in reversed(cells.items()):
         row = record.rows[name]
-        if "ms_per_round" in row and "launches" not in row:
+        if where.type == "cuda" and "ms_per_round" in row and "launches" not in row:
             record.extend(name, partial(profile_rounds, cell, rounds, row["ms_per_round"]))
     record.finish("Rounds of a 7B target with random weights", COLUMNS)
 

@@ -48,6 +48,11 @@ def test_lossless_methods_are_exact(method, temperature, quantised) -> None:
     assert all(map(torch.equal, found, plain)) and len(plain) == len(PROMPTS)
 
 
+def test_compiled_steps_are_exact(quantised) -> None:
+    compiled = open_session(replace(quantised.settings, compile="inductor"))
+    assert all(map(torch.equal, decoded(compiled, PLAIN), decoded(quantised, PLAIN)))
+
+
 def test_what_is_quantised(quantised, session32) -> None:
     """The matrices of all layers, within half a step of the weights; nothing else."""
     ours, theirs = (
