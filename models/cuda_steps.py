@@ -46,8 +46,9 @@ class StepsInKernels(Steps):
         return add_norm(norm, x)[1] if fits else super().norm(norm, x)
 
     def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
-        fits = y is not None and _fits(x) and _fits(y)
-        return add_norm(norm, x, y) if fits else super().add_norm(norm, x, y)
+        if y is None:
+            return x, self.norm(norm, x)
+        return add_norm(norm, x, y) if _fits(x) and _fits(y) else super().add_norm(norm, x, y)
 
     def gate(self, mlp: MLP, gate_up: Tensor) -> Tensor:
         return gate(mlp, gate_up) if _fits(gate_up) else super().gate(mlp, gate_up)

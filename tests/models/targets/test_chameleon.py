@@ -138,7 +138,7 @@ def test_hidden_states_stand_behind_the_features(session) -> None:
     wide = target.features(ids, context, (1,))
     network, embeddings = target.transformer, target.transformer.embedding(ids)
     rotation = network.blocks.rotary(context.positions, embeddings.dtype)
-    after = network.norm(network.blocks.blocks[0](embeddings, rotation, context))
+    after = network.norm(torch.add(*network.blocks.blocks[0](embeddings, None, rotation, context)))
     assert torch.equal(wide, torch.cat([features, after], 2))
     assert torch.equal(target.score(wide), target.score(features))
 
