@@ -173,7 +173,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Run the block on hidden states x + y (rows, n, hidden); without y on x.
 
-        What it returns is to be added, too: the sum is one step with the norm that reads it.
+        Returns two summands, too: the sum is one step with the norm that reads it.
         """
         steps = self.steps
         if self.swin:
@@ -187,7 +187,9 @@ class Block(nn.Module):
             y = steps.norm(self.attention_after, y)
         x, normed = steps.add_norm(self.mlp_norm, x, y)
         y = self._mlp(normed)
-        return x, steps.norm(self.mlp_after, y) if self.sandwich else y
+        if self.sandwich:
+            y = steps.norm(self.mlp_after, y)
+        return x, y
 
     def _attend(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
         y = self.steps.read(self.attention, self.attention.project(x), rotation, context)

@@ -95,8 +95,8 @@ class ObjectReading(nn.Module):
         blocks[(len(blocks) - 1) // 2].register_forward_hook(partial(self._keep, "names"))
         blocks[3 * (len(blocks) - 1) // 4].register_forward_hook(partial(self._keep, "cells"))
 
-    def _keep(self, head: str, block: nn.Module, inputs: tuple, features: Tensor) -> None:
-        self._features[head] = features
+    def _keep(self, head: str, block: nn.Module, inputs: tuple, summands: tuple) -> None:
+        self._features[head] = sum(summands)
 
     def _read(self, head: str, n: int) -> Tensor:
         """Return a head's logits (images, n, ...) for the last n tokens of the last pass."""
