@@ -47,8 +47,7 @@ def _run_by_torch(*_networks: nn.Module) -> None:
 def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
     """Return whether a GPU can run Triton's kernels; rounds over several GPUs are not captured."""
     return (
-        device.type == "cuda"
-        and settings.device_map == "single"
+        settings.device_map == "single"
         and importlib.util.find_spec("triton") is not None
         and torch.cuda.get_device_capability(device) >= (8, 0)  # with products in bf16
     )
