@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from models.base import Context, Layers, TransformerSpec
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
-from support.compiler import fused
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
@@ -83,7 +82,6 @@ class Attention(nn.Module):
         return self.out(y.to(dtype).transpose(1, 2).flatten(2))
 
 
-@fused
 def heads_of(attention: Attention, qkv: Tensor, rotation: Rotation) -> Heads:
     """Return normed and rotated queries and keys, and values, of what `project` returns."""
     # Queries and keys stay together: one norm and one rotation for both.

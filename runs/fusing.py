@@ -71,8 +71,9 @@ def use_triton(*networks: nn.Module) -> None:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         log.warning("Layers run by torch's kernels, which are slower: %s", reason)
         return
+    steps = cuda_steps.StepsInKernels()
     for block in chain.from_iterable(net.blocks for net in found):
-        block.steps = cuda_steps.StepsInKernels()
+        block.steps = steps
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:

@@ -38,11 +38,11 @@ def missing_compiler(device: torch.device) -> str | None:
 
 @cache
 def program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function of tensors of any size.
+    """Return a compiled function of tensors of any size, also of weights that change in place.
 
     Importing the compiler takes seconds, which only those who ask for it should wait.
     """
-    return torch.compile(function, fullgraph=True, dynamic=True)
+    return torch.compile(function, fullgraph=True, dynamic=True, options={"freezing": False})
 
 
 @contextmanager

@@ -207,9 +207,8 @@ class _Counter(TorchDispatchMode):
         # The wide model has more heads, not wider ones. 2: keys and values; queries and outputs.
         moved = WIDTH * wide * rows * head_dim * 2 * (keys.shape[1] * slots + heads * n)
         operations = 4 * wide * rows * heads * n * slots * head_dim
-        return Work(
-            "cache", 2, moved / 2, operations / 2
-        )  # for parts of the keys, and to join them
+        # one kernel sums up parts of the keys, another joins them
+        return Work("cache", 2, moved / 2, operations / 2)
 
     def _is_wide(self, x: Tensor) -> bool:
         per_head = x.ndim == 4 and x.shape[-1] == self.network.spec.head_dim
