@@ -15,7 +15,8 @@ from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.base import TargetOptions
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, save_vqgan
+from models.codecs.vqgan_files import save_vqgan
+from models.codecs.vqgan_network import Vqgan
 from models.files.network import public_state
 from models.registry import load_target
 from models.target import TargetModel
@@ -125,7 +126,7 @@ def write_vqgan(folder: Path, sizes: Sizes) -> None:
         n_embed=sizes.codes, resolution=2**sizes.halvings * sizes.side, num_groups=4,
     )  # fmt: skip
     torch.manual_seed(7)
-    save_vqgan(ImageTokenizer(build_vqmodel(vqgan), vqgan), folder)
+    save_vqgan(ImageTokenizer(Vqgan(vqgan), vqgan), folder)
 
 
 def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:

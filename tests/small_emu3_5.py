@@ -10,7 +10,7 @@ from small_emu3 import AUTHORS, write_words
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from models.codecs.vqgan import VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, to_taming
+from models.codecs.vqgan_network import Vqgan
 from models.targets.emu3 import Emu35
 
 FIRST = 256 + len(AUTHORS)  # id of the first image code
@@ -60,11 +60,11 @@ def write_ibq(folder: Path, codes: int) -> None:
     """Write the codec as in BAAI/Emu3.5-VisionTokenizer; latents spread as the encoder's do."""
     config = VqganConfig(32, (1, 1, 1, 1, 2), 1, 8, 8, codes, 64, coarse_attention=True)
     torch.manual_seed(7)
-    model = scaled(build_vqmodel(config))
+    model = scaled(Vqgan(config))
     pixels = (torch.rand(8, 3, 4, 4) * 2 - 1).repeat_interleave(16, 2).repeat_interleave(16, 3)
     latents = model.quant_conv(model.encoder(pixels)).transpose(0, 1).flatten(1)
     spread(model.quantize.embedding.weight, latents)
-    torch.save(to_taming(model.state_dict(), len(config.ch_mult)), folder / "model.ckpt")
+    torch.save(model.state_dict(), folder / "model.ckpt")
     sizes = {"ch": 32, "ch_mult": [1, 1, 1, 1, 2], "num_res_blocks": 1, "z_channels": 8}
     fixed = {"double_z": False, "in_channels": 3, "out_ch": 3, "dropout": 0.0}
     content = {

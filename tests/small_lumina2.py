@@ -8,7 +8,7 @@ import torch
 from small import Sizes, public_config, special_tokenizer, write_networks
 
 from models.codecs.vqgan import VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, to_taming
+from models.codecs.vqgan_network import Vqgan
 from models.targets.chameleon import FIRST_CODE
 
 SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(4))  # row end, 0 to 2 cells
@@ -39,7 +39,7 @@ def write_codec(path: Path, codes: int) -> None:
         n_embed=codes, resolution=32, coarse_attention=True, spatial_norm=True,
     )  # fmt: skip
     with torch.device("meta"):
-        shapes = to_taming(build_vqmodel(config).state_dict(), 4)
+        shapes = Vqgan(config).state_dict()
     generator, state = torch.Generator().manual_seed(0), {}
     for key in sorted(shapes):
         noise = torch.randn(shapes[key].shape, generator=generator)

@@ -140,7 +140,7 @@ def write_config(config: VqganConfig, path: Path) -> None:
 
 
 class ImageTokenizer:
-    """Pixels <-> codes in raster order, by diffusers' VQModel or one like it, in fp32."""
+    """Pixels <-> codes in raster order, by a `Vqgan` or a network like it, in fp32."""
 
     def __init__(self, model: nn.Module, config: VqganConfig, rounding: float = 0.0):
         self.model = model.eval().requires_grad_(False)

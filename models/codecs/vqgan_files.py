@@ -1,13 +1,12 @@
 """Published VQGANs: where their weights are, and how their networks and keys differ.
 
-Networks are diffusers' `VQModel`. Most files have the keys of taming-transformers (`taming_name`),
-LlamaGen's have keys of its own (`llamagen_name`).
+Most files have the keys of taming-transformers, as our networks do; LlamaGen's have keys of its own
+(`llamagen_name`).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import multimode
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from configs.fields import mismatch
 from models.codecs.vqgan import (
@@ -26,6 +25,7 @@ from models.codecs.vqgan import (
     read_config,
     write_config,
 )
+from models.codecs.vqgan_network import Vqgan
 from models.files.network import Network, Slot
 from models.files.weights import (
     BUNDLED_VQGAN,
@@ -41,19 +41,6 @@ from support.json_files import read_object, shortened
 
 IBQ_FILES = ("config.yaml", "model.ckpt")
 _MOVQGAN_SIDE = 96  # rows and columns of codes of the usual image
-_RENAMES = (
-    (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
-    (r"^(\w+)\.mid_block\.resnets\.1\.", r"\1.mid.block_2."),
-    (r"^(\w+)\.mid_block\.attentions\.0\.", r"\1.mid.attn_1."),
-    (r"\.(down|up)_blocks\.(\d+)\.attentions\.", r".\1.\2.attn."),
-    (r"\.(?:group|spatial)_norm\.", ".norm."),
-    (r"\.to_([qkv])\.", r".\1."),
-    (r"\.to_out\.0\.", ".proj_out."),
-    (r"\.(down|up)_blocks\.(\d+)\.resnets\.", r".\1.\2.block."),
-    (r"\.(down|up)_blocks\.(\d+)\.\1samplers\.0\.", r".\1.\2.\1sample."),
-    (r"\.conv_shortcut\.", ".nin_shortcut."),
-    (r"\.conv_norm_out\.", ".norm_out."),
-)
 # taming-transformers' keys -> LlamaGen's, which stay as they are
 LLAMAGEN_RENAMES = (
     (r"\.(down|up)\.(\d+)\.(?=block|attn|downsample|upsample)", r".conv_blocks.\2."),
@@ -105,13 +92,14 @@ class VqganFiles:
         if faults:
             raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
         with torch.device("meta"):
-            model = build_vqmodel(config)
-        levels = len(config.ch_mult)
-        name_of = llamagen_name if self.llamagen else partial(taming_name, levels=levels)
-        keys = {prefix + name_of(name): Slot(name) for name in model.state_dict()}
+            model = Vqgan(config)
+        keys = {prefix + self._key(name): Slot(name) for name in model.state_dict()}
         training = tuple(prefix + name for name in ("loss.", "ema_", "quantize.codebook_used"))
         renames = LLAMAGEN_RENAMES if self.llamagen else ()
         return Network(model, keys, ignored=training, renames=renames, prefix=prefix)
+
+    def _key(self, name: str) -> str:
+        return llamagen_name(name, len(self.config.ch_mult)) if self.llamagen else name
 
     def load(self, device: torch.device | str = "cpu") -> ImageTokenizer:
         network = self.network()
@@ -195,25 +183,6 @@ def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
         return VqganFiles(source, paths, config_of(shapes, side), prefix, llamagen=True)
 
 
-def build_vqmodel(config: VqganConfig) -> nn.Module:
-    """Return diffusers' VQModel of these sizes, with fresh weights."""
-    from diffusers import VQModel  # takes seconds to load; decoding to codes needs none
-
-    finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
-    return VQModel(
-        block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
-        # levels of the encoder from the finest on, of the decoder from the coarsest
-        down_block_types=("DownEncoderBlock2D",) * finer + (f"{coarse}DownEncoderBlock2D",),
-        up_block_types=(f"{coarse}UpDecoderBlock2D",) + ("UpDecoderBlock2D",) * finer,
-        layers_per_block=config.num_res_blocks,
-        latent_channels=config.z_channels,
-        num_vq_embeddings=config.n_embed,
-        vq_embed_dim=config.embed_dim,
-        norm_num_groups=config.num_groups,
-        norm_type="spatial" if config.spatial_norm else "group",
-    )
-
-
 def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return, by entry of `VqganConfig`, the sizes that stored weights of any layout tell.
 
@@ -250,36 +219,18 @@ def config_of(shapes: Mapping[str, tuple[int, ...]], side: int, **more: bool) ->
     return VqganConfig(**stored, resolution=resolution, coarse_attention=True, **more)
 
 
-def taming_name(name: str, levels: int) -> str:
-    """Return the public key for a diffusers key; taming counts decoder levels from the finest."""
-    name = renamed(name, _RENAMES)
-    return re.sub(
+def llamagen_name(name: str, levels: int) -> str:
+    """Return LlamaGen's key, which counts the decoder's levels in the order of execution."""
+    name = re.sub(
         r"^decoder\.up\.(\d+)", lambda match: f"decoder.up.{levels - 1 - int(match[1])}", name
     )
-
-
-def llamagen_name(name: str) -> str:
-    """Return LlamaGen's key for a diffusers key; both count levels in the order of execution."""
-    return renamed(name, (*_RENAMES, *LLAMAGEN_RENAMES))
-
-
-def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
-    return to_public(state, partial(taming_name, levels=levels))
-
-
-def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dict[str, Tensor]:
-    """Rename a diffusers state dict; attention matrices become 1 x 1 convolutions."""
-    matrix = {name: ".attentions." in name and value.ndim == 2 for name, value in state.items()}
-    return {
-        name_of(name): value[:, :, None, None] if matrix[name] else value
-        for name, value in state.items()
-    }
+    return renamed(name, LLAMAGEN_RENAMES)
 
 
 def save_vqgan(images: ImageTokenizer, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write vqgan.yaml and vqgan.safetensors in the taming layout, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = to_taming(images.model.state_dict(), len(images.config.ch_mult))
+    state = images.model.state_dict()
     weights = {name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()}
     write_config(images.config, folder / VQGAN_CONFIG)
     replace_file(folder / VQGAN_WEIGHTS[0], save(weights))

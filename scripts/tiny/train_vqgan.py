@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from eval.metrics.attribute_classifier import to_pixels
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan
+from models.codecs.vqgan_files import load_vqgan, save_vqgan
+from models.codecs.vqgan_network import Vqgan
 from scenes.scene import IMAGE_SIZE, Scene
 from scripts.tiny.images import Split
 from scripts.tiny.training import TrainingRun, fast_autocast
@@ -105,7 +106,7 @@ class CodecRun(TrainingRun):
 class VqganRun(CodecRun):
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         torch.manual_seed(0)
-        network = prepared(build_vqmodel(TINY))
+        network = prepared(Vqgan(TINY))
         network.quantize.requires_grad_(False)  # the codebook beside it takes its place
         codebook = EmaCodebook(TINY.n_embed, TINY.embed_dim)
         module = nn.ModuleDict({"network": network, "codebook": codebook}).to(device)

@@ -25,7 +25,8 @@ from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.codecs.codebook import table_path
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, save_vqgan
+from models.codecs.vqgan_files import save_vqgan
+from models.codecs.vqgan_network import Vqgan
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
@@ -139,7 +140,7 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary(), merges=[]))
     make_byte_level(tokenizer)
     torch.manual_seed(0)
-    save_vqgan(ImageTokenizer(build_vqmodel(VQGAN), VQGAN), folder / "tokenizer")
+    save_vqgan(ImageTokenizer(Vqgan(VQGAN), VQGAN), folder / "tokenizer")
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
     nearest = table_path(folder, CODES, NEIGHBOURS)
     nearest.parent.mkdir(exist_ok=True)

@@ -12,7 +12,8 @@ from tiny_runs import assert_resumes, seconds_per_call, updates, write_split
 
 from drafters.training.optimizers import Muon
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan
+from models.codecs.vqgan_files import load_vqgan, save_vqgan
+from models.codecs.vqgan_network import Vqgan
 from models.targets.chameleon import Chameleon
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
@@ -113,7 +114,7 @@ def write_images(folder: Path, split: str, images: np.ndarray) -> None:
 def test_encoding_equals_the_tokenizer_and_happens_once(tmp_path: Path, monkeypatch) -> None:
     torch.manual_seed(0)
     config = replace(small_config(4), ch_mult=(1, 1), resolution=8)
-    model = build_vqmodel(config)
+    model = Vqgan(config)
     torch.nn.init.normal_(model.quantize.embedding.weight)
     save_vqgan(ImageTokenizer(model, config), tmp_path)
     images = np.random.default_rng(0).integers(256, size=(5, 8, 8, 3), dtype=np.uint8)
@@ -136,7 +137,7 @@ def small_config(channels: int = 8, codes: int = 16) -> VqganConfig:
 
 def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     torch.manual_seed(0)
-    model = build_vqmodel(small_config(codes=32))
+    model = Vqgan(small_config(codes=32))
     torch.nn.init.normal_(model.quantize.embedding.weight)
     folder = tmp_path / "model" / "tokenizer"
     save_vqgan(ImageTokenizer(model, small_config(codes=32)), folder)

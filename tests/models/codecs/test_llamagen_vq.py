@@ -15,7 +15,8 @@ from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
-from models.codecs.vqgan_files import build_vqmodel, llamagen_name, llamagen_vq, to_public
+from models.codecs.vqgan_files import llamagen_name, llamagen_vq
+from models.codecs.vqgan_network import Vqgan
 
 CPU = torch.device("cpu")
 SIDE, CODES = 4, 24
@@ -76,8 +77,9 @@ def test_decoder_equals_janus_and_rounds_to_the_nearest_byte(janus, file) -> Non
 def test_full_size_keys_shapes_and_number_of_parameters() -> None:
     config = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 8, 16384, 256, coarse_attention=True)
     with torch.device("meta"):
-        model, reference = build_vqmodel(config), JanusVQVAE(JanusVQVAEConfig())
-    found = shapes_of(to_public(model.state_dict(), llamagen_name))
+        model, reference = Vqgan(config), JanusVQVAE(JanusVQVAEConfig())
+    state = {llamagen_name(name, 5): weight for name, weight in model.state_dict().items()}
+    found = shapes_of(state)
     assert found == shapes_of(public_vq(reference.state_dict()))
     assert found["encoder.conv_blocks.4.attn.1.proj_out.weight"] == (512, 512, 1, 1)
     assert found["decoder.conv_blocks.0.attn.2.norm.weight"] == (512,)

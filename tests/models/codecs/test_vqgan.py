@@ -13,7 +13,8 @@ from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from models.codecs.vqgan import ImageTokenizer, VqganConfig, read_config, write_config
-from models.codecs.vqgan_files import build_vqmodel, load_vqgan, save_vqgan, to_taming
+from models.codecs.vqgan_files import load_vqgan, save_vqgan
+from models.codecs.vqgan_network import Vqgan
 
 SMALL = VqganConfig(32, (1, 2), 1, z_channels=8, embed_dim=4, n_embed=16, resolution=16)
 
@@ -21,7 +22,7 @@ SMALL = VqganConfig(32, (1, 2), 1, z_channels=8, embed_dim=4, n_embed=16, resolu
 @pytest.fixture
 def tokenizer() -> ImageTokenizer:
     torch.manual_seed(0)
-    model = build_vqmodel(SMALL)
+    model = Vqgan(SMALL)
     torch.nn.init.normal_(model.quantize.embedding.weight)
     return ImageTokenizer(model, SMALL)
 
@@ -96,7 +97,7 @@ def test_encoder_equals_transformers_chameleon(tokenizer, tmp_path) -> None:
 def test_full_chameleon_keys_are_the_public_ones() -> None:
     """The decoder's are those of Janus without attention, except that levels count downwards."""
     with torch.device("meta"):
-        model = build_vqmodel(VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512))
+        model = Vqgan(VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512))
         encoder = ChameleonVQVAE(ChameleonVQVAEConfig())
         janus = JanusVQVAE(JanusVQVAEConfig(embed_dim=256))
     decoder = {
@@ -104,7 +105,7 @@ def test_full_chameleon_keys_are_the_public_ones() -> None:
         for key, shape in shapes_of(janus.state_dict()).items()
         if key.startswith("decoder.") and not re.search(r"up\.\d\.attn", key)
     }
-    found = shapes_of(to_taming(model.state_dict(), 5))
+    found = shapes_of(model.state_dict())
     assert found == shapes_of(encoder.state_dict()) | decoder
     assert found["quantize.embedding.weight"] == (8192, 256)
 
@@ -119,7 +120,7 @@ def test_full_chameleon_keys_are_the_public_ones() -> None:
 )
 def test_published_codecs(config, parameters) -> None:
     with torch.device("meta"):
-        model = build_vqmodel(config)
+        model = Vqgan(config)
     assert sum(weight.numel() for weight in model.parameters()) == parameters
 
 

@@ -21,7 +21,7 @@ from configs.targets import META_FILES
 from drafters.loading import drafter_network
 from models.base import ImageRope
 from models.codecs.vqgan import VqganConfig, write_config
-from models.codecs.vqgan_files import build_vqmodel, to_taming
+from models.codecs.vqgan_network import Vqgan
 from models.files.network import Network
 from models.fused import can_fuse
 from models.registry import FAMILIES
@@ -241,7 +241,7 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     byte_tokenizer(CODES).save(str(tokenizer / "text_tokenizer.json"))
     write_config(VQGAN, tokenizer / "vqgan.yaml")
     with torch.device("meta"):
-        codec = shapes_of(to_taming(build_vqmodel(VQGAN).state_dict(), 5))
+        codec = shapes_of(Vqgan(VQGAN).state_dict())
     write_hollow(tokenizer / "vqgan.safetensors", codec)
 
     words = ["inspect", "--model=anole", "--dtype=bf16", f"--model_path={folder}"]

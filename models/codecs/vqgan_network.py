@@ -1,0 +1,222 @@
+"""The networks of a VQGAN (arXiv 2012.09841), with the names of taming-transformers' files.
+
+Most public codecs have them: Chameleon's, LlamaGen's (attention in the coarsest blocks, too),
+Emu3.5's, and MoVQGAN's, whose decoder has spatial norms.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.codecs.vqgan import VqganConfig
+
+EPSILON = 1e-6  # of all norms
+
+
+class SpatialNorm(nn.Module):
+    """A norm that the latents scale and shift (arXiv 2209.09002)."""
+
+    def __init__(self, channels: int, config: VqganConfig):
+        super().__init__()
+        self.norm_layer = nn.GroupNorm(config.num_groups, channels, EPSILON)
+        self.conv_y = nn.Conv2d(config.z_channels, channels, 1)
+        self.conv_b = nn.Conv2d(config.z_channels, channels, 1)
+
+    def forward(self, hidden: Tensor, latents: Tensor) -> Tensor:
+        """(n, channels, height, width); latents: (n, embed_dim, rows, columns)."""
+        latents = F.interpolate(latents, hidden.shape[2:])
+        return self.norm_layer(hidden) * self.conv_y(latents) + self.conv_b(latents)
+
+
+class Norm(nn.GroupNorm):
+    """A norm that does not read the latents."""
+
+    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
+        return super().forward(hidden)
+
+
+def norm_of(channels: int, config: VqganConfig, spatial: bool) -> nn.Module:
+    if spatial:
+        return SpatialNorm(channels, config)
+    return Norm(config.num_groups, channels, EPSILON)
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions of 3 x 3 beside a shortcut."""
+
+    def __init__(self, channels: int, out: int, config: VqganConfig, spatial: bool):
+        super().__init__()
+        self.norm1 = norm_of(channels, config, spatial)
+        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
+        self.norm2 = norm_of(out, config, spatial)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
+        self.nin_shortcut = nn.Identity() if channels == out else nn.Conv2d(channels, out, 1)
+
+    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
+        """(n, channels, height, width) -> (n, out, height, width)."""
+        inner = self.conv1(F.silu(self.norm1(hidden, latents)))
+        inner = self.conv2(F.silu(self.norm2(inner, latents)))
+        return self.nin_shortcut(hidden) + inner
+
+
+class Attention(nn.Module):
+    """Attention of one head among all places."""
+
+    def __init__(self, channels: int, config: VqganConfig, spatial: bool):
+        super().__init__()
+        self.norm = norm_of(channels, config, spatial)
+        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(channels, channels, 1) for _ in "qkvo")
+
+    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
+        """(n, channels, height, width) -> the same."""
+        # contiguous: rounds as the public implementations, which normalise (n, channels, places)
+        normed = self.norm(hidden.contiguous(), latents)
+        places = normed.flatten(2).transpose(1, 2)  # (n, places, channels)
+        q, k, v = (_at_each(layer, places)[:, None] for layer in (self.q, self.k, self.v))
+        mixed = F.scaled_dot_product_attention(q, k, v)[:, 0]
+        return hidden + _at_each(self.proj_out, mixed).transpose(1, 2).view_as(hidden)
+
+
+def _at_each(layer: nn.Conv2d, places: Tensor) -> Tensor:
+    """Apply a convolution of 1 x 1 to places (n, places, channels)."""
+    return F.linear(places, layer.weight.flatten(1), layer.bias)
+
+
+class Middle(nn.Module):
+    """The blocks at the coarsest level, between encoder or decoder and the latents."""
+
+    def __init__(self, channels: int, config: VqganConfig, spatial: bool):
+        super().__init__()
+        self.block_1 = ResidualBlock(channels, channels, config, spatial)
+        self.attn_1 = Attention(channels, config, spatial)
+        self.block_2 = ResidualBlock(channels, channels, config, spatial)
+
+    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
+        for part in (self.block_1, self.attn_1, self.block_2):
+            hidden = part(hidden, latents)
+        return hidden
+
+
+class Downsample(nn.Module):
+    """A convolution of stride 2."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.conv(F.pad(hidden, (0, 1, 0, 1)))  # only to the right and below
+
+
+class Upsample(nn.Module):
+    """Every place four times, then a convolution."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.conv(F.interpolate(hidden, scale_factor=2.0))
+
+
+class Level(nn.Module):
+    """The blocks of one resolution."""
+
+    def __init__(
+        self,
+        channels: int,
+        out: int,
+        blocks: int,
+        config: VqganConfig,
+        attends: bool,
+        spatial: bool,
+    ):
+        super().__init__()
+        widths = [channels] + [out] * (blocks - 1)
+        self.block = nn.ModuleList(ResidualBlock(w, out, config, spatial) for w in widths)
+        self.attn = nn.ModuleList(Attention(out, config, spatial) for _ in widths if attends)
+
+    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
+        for number, block in enumerate(self.block):
+            hidden = block(hidden, latents)
+            if self.attn:
+                hidden = self.attn[number](hidden, latents)
+        return hidden
+
+
+class Encoder(nn.Module):
+    """Pixels (n, 3, height, width) -> (n, z_channels, rows, columns)."""
+
+    def __init__(self, config: VqganConfig):
+        super().__init__()
+        widths = [config.ch * factor for factor in config.ch_mult]
+        self.conv_in = nn.Conv2d(3, config.ch, 3, padding=1)
+        self.down, blocks = nn.ModuleList(), config.num_res_blocks
+        for channels, out in zip([config.ch, *widths], widths, strict=False):
+            coarsest = len(self.down) == len(widths) - 1
+            attends = coarsest and config.coarse_attention
+            level = Level(channels, out, blocks, config, attends, spatial=False)
+            if not coarsest:
+                level.downsample = Downsample(out)
+            self.down.append(level)
+        self.mid = Middle(widths[-1], config, spatial=False)
+        self.norm_out = norm_of(widths[-1], config, spatial=False)
+        self.conv_out = nn.Conv2d(widths[-1], config.z_channels, 3, padding=1)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        hidden = self.conv_in(pixels)
+        for level in self.down:
+            hidden = level(hidden, None)
+            if level is not self.down[-1]:
+                hidden = level.downsample(hidden)
+        hidden = self.mid(hidden, None)
+        return self.conv_out(F.silu(self.norm_out(hidden, None)))
+
+
+class Decoder(nn.Module):
+    """(n, z_channels, rows, columns) -> pixels (n, 3, height, width)."""
+
+    def __init__(self, config: VqganConfig):
+        super().__init__()
+        spatial = config.spatial_norm
+        widths = [config.ch * factor for factor in config.ch_mult]  # of the finest level first
+        self.conv_in = nn.Conv2d(config.z_channels, widths[-1], 3, padding=1)
+        self.mid = Middle(widths[-1], config, spatial)
+        self.up, blocks = nn.ModuleList(), config.num_res_blocks + 1
+        for channels, out in zip([*widths[1:], widths[-1]], widths, strict=True):
+            attends = len(self.up) == len(widths) - 1 and config.coarse_attention
+            level = Level(channels, out, blocks, config, attends, spatial)
+            if len(self.up):
+                level.upsample = Upsample(out)
+            self.up.append(level)
+        self.norm_out = norm_of(widths[0], config, spatial)
+        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, hidden: Tensor, latents: Tensor | None = None) -> Tensor:
+        """latents: (n, embed_dim, rows, columns) of the codes, which spatial norms read."""
+        hidden = self.mid(self.conv_in(hidden), latents)
+        for level in reversed(self.up):
+            hidden = level(hidden, latents)
+            if level is not self.up[0]:
+                hidden = level.upsample(hidden)
+        return self.conv_out(F.silu(self.norm_out(hidden, latents)))
+
+
+class Quantizer(nn.Module):
+    """The codebook."""
+
+    def __init__(self, codes: int, width: int):
+        super().__init__()
+        self.embedding = nn.Embedding(codes, width, _weight=torch.empty(codes, width))
+        nn.init.uniform_(self.embedding.weight, -1 / codes, 1 / codes)
+
+
+class Vqgan(nn.Module):
+    """Encoder, codebook and decoder, with fresh weights."""
+
+    def __init__(self, config: VqganConfig):
+        super().__init__()
+        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.quantize = Quantizer(config.n_embed, config.embed_dim)
+        self.quant_conv = nn.Conv2d(config.z_channels, config.embed_dim, 1)
+        self.post_quant_conv = nn.Conv2d(config.embed_dim, config.z_channels, 1)
