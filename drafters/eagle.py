@@ -21,6 +21,7 @@ from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from models.base import Context, ImageGrid, Layers, PromptRows, TransformerSpec
+from models.embedding import Embedding
 from models.linear import Linear
 from models.target import TargetModel
 from models.transformer import Blocks
@@ -32,7 +33,7 @@ class EagleHead(nn.Module):
 
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__()
-        self.embedding = nn.Embedding(spec.vocab, spec.hidden)
+        self.embedding = Embedding(spec.vocab, spec.hidden)
         self.fc = Linear(2 * spec.hidden, spec.hidden, bias=bias)
         self.blocks = Blocks(spec)
         self.states: Linear | None = None

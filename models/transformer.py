@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
+from models.embedding import Embedding
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
 
@@ -261,7 +262,7 @@ class Transformer(nn.Module):
 
     def __init__(self, spec: TransformerSpec, scored: int):
         super().__init__()
-        self.embedding = nn.Embedding(spec.vocab, spec.hidden)
+        self.embedding = Embedding(spec.vocab, spec.hidden)
         self.blocks = Blocks(spec)
         self.norm = nn.RMSNorm(spec.hidden, spec.norm_eps)
         self.head = Linear(spec.hidden, scored, bias=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
 
 from models.files.network import public_state
-from models.files.tokenizer_file import _LETTER
+from models.files.tokenizer_file import byte_letters
 from models.targets.emu3 import DECODER, Emu3
 from models.targets.llama import decoder_keys
 from models.transformer import Transformer
@@ -51,7 +51,7 @@ def write_emu3(folder: Path, layout: str = "new", positions: int = 260) -> Path:
 def write_words(folder: Path, codes: int) -> None:
     """Write the authors' tokenizer: letters, the special tokens AUTHORS, so many image codes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    byte_of = {letter: byte for byte, letter in _LETTER.items()}
+    byte_of = {letter: byte for byte, letter in byte_letters().items()}
     ranks = (
         f"{base64.b64encode(bytes([byte_of[letter]])).decode()} {rank}"
         for rank, letter in enumerate(letters)

@@ -127,6 +127,8 @@ import main
 words = ["--model_path={folder}", "--device=cpu", "--prompt=a cat"]
 assert main.main(["generate_images", *words, "--output_dir=run"]) == 0
 assert main.main(["benchmark", *words, "--methods=ar", "--repeats=1"]) == 0
+# each takes seconds to load, and other models and torch.compile alone need them
+assert not {{"diffusers", "transformers", "torch._dynamo"}} & sys.modules.keys()
 sys.exit(main.main(["evaluate", "--output_dir=run"]))
 """
 

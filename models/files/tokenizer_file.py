@@ -5,14 +5,20 @@ These are ranks of byte strings (tiktoken).
 
 import base64
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from configs.downloads import damage
 
-_LETTER = bytes_to_unicode()  # that stands for every byte in a byte-level tokenizer (GPT-2)
+
+@cache
+def byte_letters() -> dict[int, str]:
+    """Return the letter that stands for every byte in a byte-level tokenizer (GPT-2)."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode  # takes a second to load
+
+    return bytes_to_unicode()
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -109,4 +115,4 @@ def _cuts(token: bytes, ranks: dict[bytes, int]) -> list[int]:
 
 
 def _text(token: bytes) -> str:
-    return "".join(map(_LETTER.__getitem__, token))
+    return "".join(map(byte_letters().__getitem__, token))

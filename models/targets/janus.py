@@ -22,6 +22,7 @@ from torch import nn
 
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
+from models.embedding import Embedding
 from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
 from models.files.network import KeyMap, Network, Slot
 from models.files.recognition import MODEL_TYPES
@@ -159,7 +160,7 @@ class JanusNetwork(nn.Module):
         self.vocab = ImageVocab(spec.vocab - config.codes, config.codes)
         self.transformer = Transformer(spec, config.codes)
         self.transformer.head = two_layers(spec.hidden, config.inner, config.codes)
-        self.codes = nn.Embedding(config.codes, config.width)
+        self.codes = Embedding(config.codes, config.width)
         self.aligner = two_layers(config.width, spec.hidden, spec.hidden)
 
     @property

@@ -2,10 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Config, T5EncoderModel
 
 from configs.downloads import damage
 from configs.fields import mismatch
@@ -14,6 +14,9 @@ from models.files.weights import T5_TOKENIZERS, folder_shapes, naming
 from models.targets.captions import clean_caption
 from support.json_files import read_object
 
+if TYPE_CHECKING:  # transformers' networks take seconds to load, and only this family needs one
+    from transformers import PreTrainedTokenizerBase, T5EncoderModel
+
 _FLAG = "--text_encoder_path"
 _BLOCK = re.compile(r"encoder\.block\.(\d+)\.")
 
@@ -21,7 +24,7 @@ _BLOCK = re.compile(r"encoder\.block\.(\d+)\.")
 class TextEncoder:
     """Turn text into features of its tokens; captions are cut to `length`, as in the recipe."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: T5EncoderModel, length: int):
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", model: "T5EncoderModel", length: int):
         self.tokenizer, self.model, self.length = tokenizer, model, length
 
     @classmethod
@@ -55,6 +58,8 @@ class TextEncoder:
 
 def encoder_network(folder: Path) -> Network:
     """Return the encoder of a folder, whose weights are not read yet."""
+    from transformers import T5Config, T5EncoderModel
+
     with naming(_FLAG):
         path = folder / "config.json"
         config, shapes = read_object(path), folder_shapes(folder)
@@ -77,7 +82,9 @@ def encoder_network(folder: Path) -> Network:
     return Network(model, keys, ignored=("decoder.", "lm_head."), renames=one_tensor)
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
     if not any((folder / name).is_file() for name in T5_TOKENIZERS):
         raise ValueError(f"{_FLAG}: {folder} has no tokenizer: none of {', '.join(T5_TOKENIZERS)}")
     try:
