@@ -29,31 +29,34 @@ UNKNOWN = -1.0  # the similarity where no node stands
 class Directions:
     """The directions of tokens: their embeddings in the target, normalised, in fp32 or better.
 
-    They are computed anew for the tokens that are compared: a table for Emu3.5's 131,072 codes
-    would take 2.5 GiB.
+    Only norms are kept: a table of directions for Emu3.5's 131,072 codes would take 2.5 GiB.
     """
 
     codes: Tensor  # (codes, hidden) embeddings, of any length
-    dtype: torch.dtype
+    scales: Tensor  # (codes,) 1 / the norms of these
 
     @classmethod
     def of(cls, target: TargetModel) -> "Directions":
         """Return those of a target's codes; where it is on one device they take no memory."""
         codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
         dtype = torch.promote_types(target.dtype, torch.float32)
-        return cls(codes.to(target.device), dtype)
+        return cls.from_embeddings(codes.to(target.device), dtype)
+
+    @classmethod
+    def from_embeddings(cls, codes: Tensor, dtype: torch.dtype) -> "Directions":
+        """Return those of embeddings (codes, hidden), computed in this dtype."""
+        norms = torch.linalg.vector_norm(codes, dim=1, dtype=dtype)
+        return cls(codes, 1 / norms.clamp_min(1e-12))
 
     def __call__(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Codes (...) -> directions (..., hidden); lengths: (...) of them, 1 if None."""
-        return _directions(self.codes, tokens, lengths, self.dtype)
+        return _directions(self.codes, self.scales, tokens, lengths)
 
 
 @fused
-def _directions(
-    codes: Tensor, tokens: Tensor, lengths: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    directions = F.normalize(F.embedding(tokens, codes).to(dtype), dim=-1)
-    return directions if lengths is None else directions * lengths[..., None]
+def _directions(codes: Tensor, scales: Tensor, tokens: Tensor, lengths: Tensor | None) -> Tensor:
+    scales = scales[tokens] if lengths is None else scales[tokens] * lengths
+    return F.embedding(tokens, codes).to(scales.dtype) * scales[..., None]
 
 
 def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:
@@ -150,7 +153,7 @@ class Recollection:
         """
         # only keys are sharpened: their products with unit vectors are weighted cosines
         keys = directions(lineage, constant(SHARPNESS, positions.device)).flatten(2)
-        return cls(directions, keys, *_standing(positions, nodes, directions.dtype))
+        return cls(directions, keys, *_standing(positions, nodes, keys.dtype))
 
     def each(self, times: int) -> "Recollection":
         """Return that of every position so many times."""

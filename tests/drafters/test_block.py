@@ -49,7 +49,7 @@ def test_nodes_are_recalled_by_similarity() -> None:
     features = random(1, 2, 4, 3)
     tokens = torch.tensor([[[2, 1, 2], [3, 3, 3]]])
     nodes = Nodes(positions, lineage, features)
-    similar = Directions(3 * directions, directions.dtype)  # of any length
+    similar = Directions.from_embeddings(3 * directions, directions.dtype)  # of any length
     recollection = nodes.recollection(torch.tensor([[5, 9]]), similar)
     weights, similarity = recollection.after(tokens)
     found = recalled(weights, features)
