@@ -33,12 +33,12 @@ def runnable(page: str) -> list[Block]:
     return found if ALL else [block for block in found if block.mark("smoke") is not None]
 
 
-@pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """As after `source .venv/bin/activate`, without network; costs of rounds are measured once."""
-    here = os.path.dirname(sys.executable)
-    own = {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-    return own | {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "MPLBACKEND": "Agg"}
+# as after `source .venv/bin/activate`, without network
+ACTIVATED = {
+    "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}",
+    "HF_HUB_OFFLINE": "1",
+    "MPLBACKEND": "Agg",
+}
 
 
 @pytest.fixture
@@ -58,18 +58,17 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)])
-def test_a_page_runs(page: str, checkout: Path, environment: dict[str, str]) -> None:
+def test_a_page_runs(page: str, checkout: Path) -> None:
     """In order; neighbouring blocks of one language are one program."""
     if any(".venv/bin/adt-tree" in b.text for b in runnable(page)) and not INSTALLED.exists():
         pytest.skip("adt-tree is not installed; `make test` does it")
-    environment = environment | {"PYTHONPATH": str(checkout)}
     for (language, written), group in groupby(runnable(page), lambda b: (b.language, b.written)):
         if written:
             for block in group:
                 _write(block, checkout)
         else:
             text = "\n".join(block.tested for block in group)
-            _run(language, text, checkout, environment)
+            _run(language, text, checkout)
 
 
 def _write(block: Block, checkout: Path) -> None:
@@ -82,11 +81,11 @@ def _write(block: Block, checkout: Path) -> None:
         path.write_text(path.read_text(encoding="utf-8") + "\n" + block.text, encoding="utf-8")
 
 
-def _run(language: str, text: str, checkout: Path, environment: dict[str, str]) -> None:
+def _run(language: str, text: str, checkout: Path) -> None:
     program = checkout / f"block.{language}"
     program.write_text(text, encoding="utf-8")
     command = ["bash", "-euo", "pipefail"] if language == "bash" else [sys.executable]
-    done = ran([*command, program], checkout, **environment)
+    done = ran([*command, program], checkout, **ACTIVATED, PYTHONPATH=str(checkout))
     assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
