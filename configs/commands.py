@@ -74,9 +74,12 @@ COMMANDS: dict[str, Command] = {
         "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
         without=("cfg_mode", "plugin"),
-        gone=dict.fromkeys(
-            ("speed", "num_images"), "benchmark and tune measure; both have --batch_size"
-        ),
+        gone={
+            **dict.fromkeys(
+                ("speed", "num_images"), "benchmark and tune measure; both have --batch_size"
+            ),
+            "json": "its exit code is 0 if everything fits",
+        },
     ),
     "vq_distances": Command(
         "write the table of nearest codes for relaxed acceptance", (DistanceSettings,)

@@ -15,7 +15,6 @@ class InspectSettings(PlacementSettings, LoadedSettings, group="Report"):
 
     sampling: SamplingSettings = part(SamplingSettings)
     run: bool = setting("load the model and check that it works; takes a minute", False)
-    json: bool = setting("print one JSON document instead of the table", False)
 
     def settle(self) -> None:
         drafter = Path(self.model_path) / "drafter"

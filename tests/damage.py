@@ -5,9 +5,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
@@ -15,6 +17,8 @@ from said import without_progress
 from torch import Tensor
 
 import main
+from runs.check import files
+from runs.check.report import Report
 
 Damage = Callable[[Path], object]
 State = dict[str, Tensor]
@@ -173,11 +177,15 @@ def renamed(*names: str) -> Damage:
 def inspected(capsys, folder: Path | str, *words: str) -> tuple[int, dict]:
     """Exit code and report of `inspect`, whose only error is one line about faults."""
     capsys.readouterr()
-    code = main.main(["inspect", "--json", f"--model_path={folder}", *words])
-    said = capsys.readouterr()
-    errors = [line for line in said.err.splitlines() if not line.startswith("note: ")]
-    assert len(errors) == (code == 1), said.err
-    return code, json.loads(said.out)
+    reports: list[Report] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "as_table", lambda report, _: reports.append(report))
+        code = main.main(["inspect", f"--model_path={folder}", *words])
+    errors = [
+        line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")
+    ]
+    assert len(errors) == (code == 1), errors
+    return code, asdict(reports[0])
 
 
 def rows(report: dict) -> dict[tuple[str, str], dict]:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -26,14 +25,13 @@ from models.codecs.peak import META_DEVICE
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
-from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
+from models.files.weights import TensorInfo, listed_files, naming, read_header
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked
 from runs.check.memory import cache_bytes, memory_of
-from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_json, as_table, size
+from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
-from support.extras import install
 from support.json_files import read_object
 
 
@@ -44,10 +42,10 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
     """
     report = Examination(settings).report()
     if settings.run and not report.faults:
-        from runs.check.loaded import run_checks  # imports transformers, which takes seconds
+        from runs.check.loaded import run_checks
 
         report = replace(report, checks=tuple(run_checks(settings)))
-    print(as_json(report) if settings.json else as_table(report, settings))
+    print(as_table(report, settings))
     if report.faults:
         names = ", ".join(finding.name for finding in report.faults)
         files = any(not finding.fits for finding in report.findings)
@@ -65,12 +63,7 @@ class NetworkFiles:
     folder: Path | None = None
     spec: TransformerSpec | None = None
     network: Network | None = None
-    tensors: dict[str, TensorInfo] = field(default_factory=dict)  # in readable files, by key
-    unread: set[str] = field(default_factory=set)  # keys that the index places in other files
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {key: info.shape for key, info in self.tensors.items()}
+    tensors: dict[str, TensorInfo] = field(default_factory=dict)  # by key; none if a file is faulty
 
 
 class Examination:
@@ -98,7 +91,6 @@ class Examination:
                 image = together.grid, codes
                 self._compare_positions(target.spec, together)
         drafter = self._look_at_drafter(target.spec)
-        self._look_at_quantization()
         memory = memory_of(settings, target.network, drafter, image)
         memory |= {name: part.bytes for name, part in parts.items() if part and part.bytes}
         if image is not None and family.decoded:
@@ -154,9 +146,10 @@ class Examination:
                 text = "not compared: the target's cannot be used"
                 self._add(files.part, "config.json", text, NOTE)
                 return
+            shapes = {key: info.shape for key, info in files.tensors.items()}
             with naming(files.folder):
                 spec = spec_of(config)
-                if faults := size_faults(config, files.shapes, files.unread):
+                if faults := size_faults(config, shapes):
                     raise ValueError(f"config.json: {'; '.join(faults)}")
             if files.tensors:  # sizes that no weights confirm might be too large to be built
                 files.network = network_of(config)
@@ -165,35 +158,30 @@ class Examination:
             text = f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
             self._add(files.part, "config.json", text)
         if files.network is not None:
-            self._compare_keys(files)
+            faults = files.network.faults(shapes)
+            fitting = f"{len(files.network.keys)} keys and shapes as expected"
+            text = f"{len(faults)} differences" if faults else fitting
+            self._add(files.part, "keys", text, FAULT if faults else OK, faults)
 
     def _read_weights(self, files: NetworkFiles) -> None:
         paths: list[Path] = []
         with self._catching(files.part, "weights", files.flag):
-            paths, shards = listed_files(files.folder), placed_keys(files.folder)
+            paths = listed_files(files.folder)
+        headers = []
         for path in paths:
             with self._catching(files.part, path.name):
                 if not path.is_file():
                     raise ValueError(f"missing; source: {self.sources[files.flag]}")
-                header = read_header(path)
-                files.tensors |= header
-                text = f"{len(header)} tensors, {size(path.stat().st_size)}"
+                headers.append(read_header(path))
+                text = f"{len(headers[-1])} tensors, {size(path.stat().st_size)}"
                 self._add(files.part, path.name, text)
-                continue
-            files.unread |= {key for key, shard in shards.items() if shard == path}
-        if files.tensors:
-            types = Counter(info.dtype for info in files.tensors.values())
-            words = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in types.most_common())
-            count = sum(info.count for info in files.tensors.values())
-            self._add(files.part, "stored", f"{count:,} parameters: {words}")
-
-    def _compare_keys(self, files: NetworkFiles) -> None:
-        faults = files.network.faults(files.shapes, files.unread)
-        fitting = f"{len(files.network.keys)} keys and shapes as expected"
-        text = f"{len(faults)} differences" if faults else fitting
-        if files.unread:
-            text += f"; {len(files.unread)} keys are in files that cannot be read"
-        self._add(files.part, "keys", text, FAULT if faults else OK, faults)
+        if not headers or len(headers) < len(paths):
+            return
+        files.tensors = {key: info for header in headers for key, info in header.items()}
+        types = Counter(info.dtype for info in files.tensors.values())
+        words = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in types.most_common())
+        count = sum(info.count for info in files.tensors.values())
+        self._add(files.part, "stored", f"{count:,} parameters: {words}")
 
     def _look_at_parts(self, folder: Path) -> dict[str, Checked | None]:
         """Look at every part next to the transformer; None: a fault.
@@ -266,9 +254,3 @@ class Examination:
             with self._catching(title, path.name):
                 load_table(path, codes, width)
                 self._add(title, path.name, f"{codes} codes, {width} neighbours each")
-
-    def _look_at_quantization(self) -> None:
-        kind = self.settings.quantize
-        if kind is not None and find_spec("torchao") is None:
-            text = f"--quantize {kind} needs torchao, not installed here: {install('quantize')}"
-            self._add("target", "quantize", text, NOTE)

@@ -4,9 +4,6 @@ Of the methods, at their default sizes, the one that takes most counts. Prompts 
 target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twice the bytes.
 """
 
-import os
-from pathlib import Path
-
 import torch
 
 from configs.method_table import METHODS
@@ -25,7 +22,6 @@ from models.quantize import copies_bytes, weight_bytes
 from runs.methods import build_policy
 from runs.session import DTYPES
 
-MEMINFO = Path("/proc/meminfo")
 UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
 
@@ -70,16 +66,6 @@ def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) ->
     """Return the bytes of a batch's keys, values and masks."""
     shape = CacheShape(settings.batch_size, settings.sampling.guidance, slots)
     return KVCache(spec, shape, DTYPES[settings.dtype], META_DEVICE).nbytes
-
-
-def free_memory(device: torch.device) -> int:
-    """Return the free bytes of a GPU, or those that the CPU's memory can still give."""
-    if device.type == "cuda":  # of all processes, not only of this one
-        return torch.cuda.mem_get_info(device)[0]
-    if MEMINFO.is_file():  # of Linux; copies of files that were read do not count as taken
-        lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
-        return 1024 * int(lines["MemAvailable"].split()[0])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _weights(

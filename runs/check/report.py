@@ -1,15 +1,11 @@
-"""What `inspect` prints: one finding a row, as a table for readers and as JSON for programs."""
+"""What `inspect` prints: one finding a row."""
 
-import json
-import sys
-import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from configs.tools import InspectSettings
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
-_WIDTH = 100  # characters of a wrapped row
 
 
 @dataclass(frozen=True)
@@ -19,7 +15,6 @@ class Finding:
     state: str  # OK; NOTE: not every method needs it; SKIPPED: not checked; FAULT
     text: str  # what is there, or was measured
     details: tuple[str, ...] = ()  # every difference, or the likely cause of a fault
-    figures: dict[str, object] = field(default_factory=dict)  # numbers for programs, by name
 
     @property
     def fits(self) -> bool:
@@ -41,40 +36,32 @@ class Report:
         return [finding for finding in (*self.findings, *self.checks) if not finding.fits]
 
 
-def judged(good: bool, text: str, cause: str = "", **figures: object) -> Finding:
+def judged(good: bool, text: str, cause: str = "") -> Finding:
     """Return the row of a check that was run; the likely cause is told only if it failed."""
     details = () if good else (f"likely cause: {cause}",)
-    return Finding("", "", OK if good else FAULT, text, details, figures)
+    return Finding("", "", OK if good else FAULT, text, details)
 
 
-def skipped(text: str, **figures: object) -> Finding:
+def skipped(text: str) -> Finding:
     """Return the row of a check that was not run; text: why not."""
-    return Finding("", "", SKIPPED, text, figures=figures)
+    return Finding("", "", SKIPPED, text)
 
 
 def as_table(report: Report, settings: InspectSettings) -> str:
-    # Rows about files hold commands and paths that are there to be copied, so they do not wrap.
-    rows = [*_rows(report.findings, sys.maxsize)]
+    rows = [*_rows(report.findings)]
     rows += _memory_rows(report.memory, settings) if report.memory else ()  # none of no files
-    rows += ["", *_rows(report.checks, _WIDTH)] if report.checks else ()
+    rows += ["", *_rows(report.checks)] if report.checks else ()
     return "\n".join(rows)
 
 
-def _rows(findings: Sequence[Finding], width: int) -> Iterator[str]:
+def _rows(findings: Sequence[Finding]) -> Iterator[str]:
     names = ("part", "item", "state")
     widths = [max(len(getattr(finding, name)) for finding in findings) for name in names]
     for finding in findings:
         cells = [getattr(finding, name).ljust(n) for name, n in zip(names, widths, strict=True)]
         start = "  ".join((*filter(None, cells), ""))
         for text in (finding.text, *finding.details):
-            yield textwrap.fill(
-                " ".join(text.split()),
-                width,
-                initial_indent=start,
-                subsequent_indent=" " * len(start),
-                break_on_hyphens=False,
-                break_long_words=False,
-            )
+            yield start + " ".join(text.split())
             start = " " * len(start)
 
 
@@ -85,17 +72,6 @@ def _memory_rows(memory: dict[str, int], settings: InspectSettings) -> Iterator[
     total = "together" if "target weights" in memory else "together, without target"
     for name, count in (memory | {total: sum(memory.values())}).items():
         yield f"  {name:26} {size(count):>10}"
-
-
-def as_json(report: Report) -> str:
-    """Return the report for programs, on one line; memory in bytes."""
-    findings, checks = (
-        [asdict(finding) | {"fits": finding.fits} for finding in findings]
-        for findings in (report.findings, report.checks)
-    )
-    document = {"fits": not report.faults, "findings": findings, "memory": report.memory}
-    document |= {"checks": checks} if checks else {}
-    return json.dumps(document)
 
 
 def size(count: int) -> str:

@@ -10,12 +10,11 @@ by image.
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import mean
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import ChameleonModel, DynamicCache
 
 from configs.command_line import listed_method
 from configs.methods import MethodSettings
@@ -27,7 +26,6 @@ from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
 from eval.metrics.intervals import median_interval
 from models.target import TargetModel
-from runs.check.transformers import load_chameleon
 from runs.drawing import image_jobs
 from runs.prompts import prompt_items
 from runs.session import open_session
@@ -97,7 +95,9 @@ def compare(
     )  # fmt: skip
     session = open_session(settings)
     jobs = image_jobs(prompt_items(settings), settings.seed)
-    model = load_chameleon(Path(session.settings.model_path), session.target)[0]
+    target = session.target
+    model = ChameleonModel.from_pretrained(settings.model_path, dtype=target.dtype)
+    model = model.to(target.device)  # its image encoder, which nothing here uses, is random
     rule = session.open_engine().distribution
     loops = {THEIRS: lambda job: transformers_decode(model, session.target, job, rule)}
     for name in methods.split(","):

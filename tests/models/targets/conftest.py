@@ -9,7 +9,7 @@ import torch
 import transformers
 from families import SMALL, Small
 
-from runs.check.transformers import ORACLES, Oracle
+from models.files.weights import read_tensors, weight_files
 from runs.session import Session
 
 CLASSES = {
@@ -55,12 +55,12 @@ def session(family, original) -> Session:
 
 
 @pytest.fixture(scope="module")
-def theirs(family, tmp_path_factory) -> torch.nn.Module | Oracle:
+def theirs(family, tmp_path_factory) -> torch.nn.Module:
     """The oracle in fp64, from files of the layout that transformers reads."""
     small = SMALL[family.model]
     folder = small.write(tmp_path_factory.mktemp("theirs"))
-    if family.model == "lumina_mgpt2":  # whose norms are stored once for all heads
-        return ORACLES[family.model](folder, small.load(folder).target)
+    if family.model == "lumina_mgpt2":
+        return chameleon(folder).double().eval()
     given = {}
     if family.model == "emu3_5":
         entries = json.loads((folder / "config.json").read_text())
@@ -68,3 +68,15 @@ def theirs(family, tmp_path_factory) -> torch.nn.Module | Oracle:
         given["config"] = transformers.Qwen3Config(**entries)
     model = CLASSES[family.model].from_pretrained(folder, dtype=torch.float64, **given)
     return model.eval()
+
+
+def chameleon(folder: Path) -> transformers.ChameleonForConditionalGeneration:
+    """Return the class with the weights of a folder that has one norm for all heads."""
+    config = transformers.ChameleonConfig.from_pretrained(folder)
+    model = transformers.ChameleonForConditionalGeneration(config)
+    state = {
+        key: x.expand_as(model.get_parameter(key)) for key, x in read_tensors(weight_files(folder))
+    }
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected and all(key.startswith("model.vqmodel.") for key in missing)
+    return model

@@ -5,21 +5,21 @@ import torch
 from fakes import with_row_ends
 from families import cached_logits
 from torch import Tensor
-from transformers import JanusForConditionalGeneration
+from transformers import ChameleonForConditionalGeneration, JanusForConditionalGeneration
 
 from models.target import TargetModel
-from runs.check.transformers import Oracle
 
 LAYOUTS = ("emu3", "emu3 of today", "emu3_5", "janus_pro", "janus_pro of the authors", "liquid")
 LAYOUTS += ("lumina_mgpt2",)
 TEXT, CODES = " A red cat, é.\n", [3, 20, 7, 0, 11, 23, 5, 1, 9, 9]
 
 
-def their_logits(model: torch.nn.Module | Oracle, target: TargetModel, ids: Tensor) -> Tensor:
+def their_logits(model: torch.nn.Module, target: TargetModel, ids: Tensor) -> Tensor:
     """Return logits (n, codes) of the image codes after every id (1, n) of a row."""
     first = target.vocab.first_id
-    if isinstance(model, Oracle):
-        return model.score(model.features(ids))
+    if isinstance(model, ChameleonForConditionalGeneration):  # its logits leave image codes out
+        features = model.model(input_ids=ids).last_hidden_state
+        return model.lm_head(features)[0, :, first : first + target.vocab.size]
     if not isinstance(model, JanusForConditionalGeneration):
         return model(input_ids=ids).logits[0, :, first : first + target.vocab.size]
     words = model.get_input_embeddings()(ids.clamp(max=first - 1))

@@ -61,10 +61,11 @@ def test_a_greedy_image_is_that_of_the_authors_loop(given, session, theirs) -> N
             image.append(ROW_END)
             continue
         guidance = max(4.0, guidance * (1 - (2 + len(image)) / 4))
-        text, empty = (
-            theirs.score(theirs.features(torch.tensor([[*row, *image]]))[-1]) for row in rows
-        )
-        image.append(int((guidance * (text - empty) + empty).argmax()) + FIRST_CODE)
+        ids = (torch.tensor([[*row, *image]]) for row in rows)
+        with torch.no_grad():
+            text, empty = (theirs.model(input_ids=one).last_hidden_state[0, -1] for one in ids)
+            logits = theirs.lm_head(guidance * (text - empty) + empty)[FIRST_CODE:]
+        image.append(int(logits[: LUMINA2.codes].argmax()) + FIRST_CODE)
     expected = [token - FIRST_CODE for token in image if token != ROW_END]
     assert greedy(session, cfg=4.0).tolist() == expected
     assert greedy(session, cfg=3.0).tolist() != expected

@@ -1,7 +1,7 @@
 """`inspect --run` on good checkpoints and on models that are wrong in known ways."""
 
 import copy
-import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from browser import only_in_all, thinned
-from damage import State, entries, gone, weights
-from families import SMALL
-from small import FLAGS, GUIDANCE, LUMINA, write_checkpoint, write_shards
+from damage import State, gone, weights
+from small import LUMINA, write_checkpoint, write_shards
 
 import main
 from configs.method_table import METHODS
@@ -75,16 +74,17 @@ def flip_decoder(state: State) -> None:
 
 
 def test_the_shipped_model_passes(monkeypatch) -> None:
-    some = {name: METHODS[name] for name in ("ar", "jacobi", "adt")}  # small models try all
+    some = {name: METHODS[name] for name in ("ar", "adt")}  # small models try all
     monkeypatch.setattr(loaded, "METHODS", some)
+    monkeypatch.setattr(loaded, "IMAGES", 1)
     rows = ran()
     assert tuple(rows) == ("load", *CHECKS)
     assert {row.state for row in rows.values()} == {"ok"}, rows
-    figures = {name: row.figures for name, row in rows.items()}
-    assert figures["codec"]["psnr"] > 25 and figures["codes"]["rate"] > 0.9
-    assert figures["drafter"]["total_variation"] < 0.6 < 0.8 < figures["drafter"]["shuffled"]
-    assert figures["tokens"]["identical"].keys() == {"jacobi", "adt"}
-    assert figures["tokens"]["tau"]["adt"] > 1.4
+    (psnr,) = re.findall(r"with ([\d.]+) dB", rows["codec"].text)
+    (rate,) = re.findall(r"likelier than a later one in (\d+)%", rows["codes"].text)
+    apart, shuffled = re.findall(r" (0\.\d\d)", rows["drafter"].text)
+    assert float(psnr) > 25 and int(rate) > 90 and float(apart) < 0.6 < 0.8 < float(shuffled)
+    assert rows["tokens"].text.startswith("1 methods, the first 64 tokens of 1 images each: 1 of 1")
 
 
 SHUFFLED = [
@@ -101,7 +101,6 @@ def test_codes_that_the_model_does_not_know(name, key, tmp_path) -> None:
     checkpoint = opened(model_path=folder)
     row = check("codes", checkpoint)
     assert row.state == "FAULT" and "image tokenizer of another model" in row.details[0]
-    assert row.figures["rate"] < 0.6
     assert check("codec", checkpoint).state == "ok"
 
 
@@ -119,7 +118,6 @@ def test_a_codec_of_mixed_parts(tmp_path) -> None:
     name = "tokenizer/vqgan.safetensors"
     row = check("codec", opened(model_path=changed(TINY, name, flip_decoder, tmp_path / "model")))
     assert row.state == "FAULT" and "not of one model" in row.details[0]
-    assert row.figures["psnr"] < 18
 
 
 def test_another_drafter(tmp_path) -> None:
@@ -128,7 +126,6 @@ def test_another_drafter(tmp_path) -> None:
     folder = changed(TINY / "drafter", "model.safetensors", replace_weights, place)
     row = check("drafter", opened(drafter_path=folder))
     assert row.state == "FAULT" and "--drafter_path" in row.details[0]
-    assert row.figures["total_variation"] == pytest.approx(row.figures["shuffled"], abs=0.03)
 
 
 def inspect_run(folder: Path | str, capsys, *words: str) -> tuple[int, str, str]:
@@ -138,14 +135,13 @@ def inspect_run(folder: Path | str, capsys, *words: str) -> tuple[int, str, str]
 
 def test_the_report_of_a_checkpoint_without_training(checkpoint, capsys) -> None:
     """Random weights know no codes and no pictures; all else is as it should be."""
-    code, out, err = inspect_run(checkpoint, capsys, "--json")
-    document = json.loads(out)
-    rows = {row["part"]: row for row in document["checks"]}
-    assert code == 1 and tuple(rows) == ("load", *CHECKS) and not document["fits"]
-    assert {name for name, row in rows.items() if row["state"] == "FAULT"} == {"codec", "codes"}
-    assert all(bool(row["details"]) == (row["state"] == "FAULT") for row in rows.values())
+    code, out, err = inspect_run(checkpoint, capsys)
+    parts = [line.split()[:2] for line in out.split("\n\n")[-1].splitlines()]
+    states = dict(part for part in parts if part[1] in ("ok", "FAULT", "skipped"))
+    assert code == 1 and tuple(states) == ("load", *CHECKS)
+    assert {name for name, state in states.items() if state == "FAULT"} == {"codec", "codes"}
+    assert out.count("likely cause") == 2
     assert "at fault: codec, codes" in err and "refuse" not in err
-    assert rows["transformers"]["figures"]["largest"] < 1e-3
 
 
 def test_a_checkpoint_without_a_drafter(folder) -> None:
@@ -153,9 +149,7 @@ def test_a_checkpoint_without_a_drafter(folder) -> None:
     subject = opened(model_path=str(folder))
     row = check("drafter", subject)
     assert row.state == "skipped" and "--drafter_path" in row.text
-    assert check("tokens", subject).figures["identical"].keys() == {
-        name for name, entry in METHODS.items() if entry.speculative and not entry.drafted
-    }
+    assert check("tokens", subject).text.startswith("2 methods, ")
 
 
 def test_weights_with_nan(checkpoint, tmp_path, capsys) -> None:
@@ -163,35 +157,21 @@ def test_weights_with_nan(checkpoint, tmp_path, capsys) -> None:
         state["model.norm.weight"][3] = torch.nan
 
     folder = changed(checkpoint, "model.safetensors", change, tmp_path / "model")
-    code, out, _ = inspect_run(folder, capsys, "--json")
-    assert code == 1 and "NaN" not in out.replace("NaN or infinity", "")  # which is no JSON
-    rows = {row["part"]: row for row in json.loads(out)["checks"]}
-    assert rows["logits"]["state"] == "FAULT" and "checksums" in rows["logits"]["details"][0]
-    assert rows["tokens"]["state"] == "skipped" and rows.keys() == {"load", *CHECKS}
+    code, out, err = inspect_run(folder, capsys)
+    assert code == 1 and "at fault: guidance, codec, codes, drafter, tokens" in err
+    assert "NaN or infinity in the logits" in out and "checksums" in out
 
 
-@pytest.mark.parametrize(
-    ("name", "figures", "state"),
-    [
-        ("logits", {}, "ok"),
-        ("logits", {"entropy": 3.17}, "FAULT"),  # uniform
-        ("logits", {"entropy": 0.01}, "FAULT"),  # a point mass
-        ("guidance", {}, "ok"),
-        ("guidance", {"guided": 1e-4}, "FAULT"),
-    ],
-)
-def test_limits_of_what_the_target_predicts(name, figures, state, small) -> None:
-    values = {"entropy": 2.0, "guided": 0.2, "order": 0.9} | figures
-    scores = PictureScores(True, **{key: torch.full((4,), x) for key, x in values.items()})
+@pytest.mark.parametrize(("guided", "state"), [(0.2, "ok"), (1e-4, "FAULT")])
+def test_the_least_that_guidance_has_to_change(guided, state, small) -> None:
     subject = copy.copy(small)
-    subject.__dict__["scores"] = [scores]
-    assert check(name, subject).state == state
+    subject.__dict__["scores"] = [PictureScores(torch.full((4,), guided), torch.ones(4))]
+    assert check("guidance", subject).state == state
 
 
 def test_without_guidance_there_is_one_row(checkpoint) -> None:
     rows = ran(model_path=str(checkpoint), sampling=SamplingSettings(cfg=1.0))
-    states = [rows[name].state for name in ("guidance", "tokens", "transformers")]
-    assert states == ["skipped", "ok", "ok"]
+    assert rows["guidance"].state == "skipped" and rows["tokens"].state == "ok"
 
 
 def test_a_method_with_other_tokens_is_named(small) -> None:
@@ -208,44 +188,13 @@ def test_a_method_with_other_tokens_is_named(small) -> None:
     assert row.text.endswith(f"{count - 1} of {count} as by plain decoding; wrong: adt")
 
 
-def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
-    monkeypatch.setattr(loaded, "free_memory", lambda _: 1000)
-    row = check("transformers", small)
-    assert row.state == "skipped" and "free are 1.0 KiB" in row.text
-
-
-FP64 = ("janus_pro", "janus_pro of the authors", "emu3", "emu3 of today", "emu3_5", "liquid")
-FP64 += ("lumina_mgpt2", "glm_image")
-SHORT = {"emu3": "text_config", "emu3_5": "", "liquid": "", "lumina_mgpt2": ""}  # of positions
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("tiny", "bf16"), ("tiny", "fp32"), *((name, "fp64") for name in FP64)]
-)
-def test_logits_are_those_of_transformers(name, dtype, tmp_path) -> None:
-    folder, model = SMALL[name].write(tmp_path), SMALL[name].model
-    if model in SHORT:
-        entries(SHORT[model], max_position_embeddings=700)(folder)
-    sampling = SamplingSettings(cfg=GUIDANCE.get(model, 3.0))
-    flags = {"dtype": dtype, "sampling": sampling, **FLAGS.get(model, {})}
-    subject = opened(model=model, model_path=str(folder), **flags)
-    row = check("transformers", subject)
-    assert row.state == "ok", row.text
-    if dtype == "bf16":  # rounds by more than the damage below
-        assert check("tokens", subject).state == "ok"
-        return
-    subject.target.transformer.norm.weight.data[::2].mul_(1.5)
-    assert check("transformers", subject).state == "FAULT"
-
-
 @pytest.mark.parametrize("size", thinned(["96x64", "64"]))
 def test_lumina_with_its_row_ends(size, tmp_path) -> None:
     folder = write_checkpoint(tmp_path / "model", LUMINA)
     rows = ran(model="lumina_mgpt", target_size=size, model_path=str(folder))
-    assert {rows[name].state for name in ("tokens", "drafter", "transformers")} == {"ok"}
+    assert {rows[name].state for name in ("tokens", "drafter")} == {"ok"}
 
 
 def test_llamagen(llamagen) -> None:
     rows = ran(model="llamagen", model_path=str(llamagen))
     assert rows["tokens"].state == rows["guidance"].state == "ok"
-    assert "no class for --model llamagen" in rows["transformers"].text

@@ -1,9 +1,6 @@
 """`inspect` names the memory that an engine allocates, and the room for prompts."""
 
-import os
-
 import pytest
-import torch
 from damage import entries, faults, inspected, rows
 from families import SMALL
 
@@ -14,7 +11,6 @@ from decoding import noise
 from decoding.engine import Engine
 from decoding.images import Job
 from drafters.mixed import MixedDrafter
-from runs.check import memory as memory_module
 from runs.session import Session, open_session
 
 MODELS = ("tiny", "janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image")
@@ -124,13 +120,3 @@ def test_tables_are_in_the_type_of_the_distribution(checkpoint, capsys) -> None:
     )
     for part in ("noise", "stale predictions"):
         assert fp64[part] == 2 * fp32[part] == 2 * bf16[part]
-
-
-@pytest.mark.parametrize("linux", [True, False])
-def test_files_that_were_read_leave_memory_free(linux, tmp_path, monkeypatch) -> None:
-    (tmp_path / "meminfo").write_text("MemFree:  9 kB\nMemAvailable:   70 kB\nHugePages_Total: 0\n")
-    place = tmp_path / ("meminfo" if linux else "nowhere")
-    monkeypatch.setattr(memory_module, "MEMINFO", place)
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    free = memory_module.free_memory(torch.device("cpu"))
-    assert free == (70 * 1024 if linux else whole)
