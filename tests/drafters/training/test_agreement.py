@@ -1,25 +1,21 @@
-"""Calibration: it is fitted on a tree's own distributions and written for one at a time."""
+"""Agreement of drafter and target: what is gathered is what a tree's rounds draft and accept."""
 
-import pytest
 import torch
 from fakes import finished
 
-from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
-from drafters.calibrations import Calibrations
 from drafters.training.agreement import Gathered, draft_distributions
 from drafters.training.rows import target_rows
 from runs.session import open_session
-from scripts.tools.calibrate import calibrate
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint, depth) -> None:
+def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint) -> None:
+    depth = 2
     chain = MethodSettings(method="eagle2", depth=depth, width=1, nodes=depth)
     given = {"prompt": "a", "model_path": str(checkpoint), "dtype": "fp64"}
     session = open_session(RunSettings(**given, method=chain))
@@ -48,19 +44,3 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint, dept
         number, rounds = number + accepted + 1, rounds + 1
     assert any(hits.values()) and not all(hits.values())
     assert rounds == image.target_forwards - 1
-
-
-def test_the_file_grows_by_distributions(folder) -> None:
-    (folder / "prompts.txt").write_text("a red dot\nsome blue squares\n")
-    given = {"prompt": str(folder / "prompts.txt"), "model_path": str(folder)}
-    for temperature in (1.0, 0.0):
-        calibrate(**given, images=2, temperature=temperature, depths=3)
-    read = Calibrations.read(folder / "drafter")
-    sampled, greedy = SamplingDistribution(), SamplingDistribution(temperature=0.0)
-    for distribution in (sampled, greedy):
-        for proposal in ("topk", "coupled"):
-            assert len(read.of(distribution, proposal).factors) == 3
-    assert read.of(sampled, "coupled") != read.of(greedy, "coupled")
-    for depths in (0, 16):
-        with pytest.raises(SettingsError, match="--depths"):
-            calibrate(**given, depths=depths)
