@@ -7,7 +7,6 @@ from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.images import Job
 from decoding.noise import gumbel
-from decoding.sampling import SamplingDistribution
 from drafters.training.agreement import Gathered, draft_distributions
 from drafters.training.rows import target_rows
 from runs.session import open_session
