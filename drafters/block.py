@@ -14,7 +14,6 @@ of the positions before it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -208,24 +207,15 @@ def visible(counts: Tensor, decided: int, steps: int) -> Tensor:
 
     counts: (images,) how many of the `decided` slots are valid; the root's is the last of them.
     """
-    always, before_root = _seen(decided, steps, counts.device)
     slot = arange(decided + steps * CANDIDATES, counts.device)
-    return always | before_root & (slot < counts[:, None, None] - 1)
-
-
-@cache  # of sizes alone, of which decoding has few
-def _seen(decided: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return what slots see whatever is decided, and where they see what precedes the root.
-
-    Both are (n, n) or broadcast to it.
-    """
-    slot = arange(decided + steps * CANDIDATES, device)
     step = (slot - decided).div(CANDIDATES, rounding_mode="floor")
-    in_window = (slot >= decided)[:, None]  # (n, 1)
     best = (slot >= decided) & ((slot - decided) % CANDIDATES == 0)
+    itself = slot == slot[:, None]
     among = (slot <= slot[:, None]) & (slot < decided)
-    earlier = best & (step < step[:, None]) | (slot == slot[:, None])
-    return torch.where(in_window, earlier, among), in_window
+    earlier = best & (step < step[:, None]) | itself
+    before_root = slot < counts[:, None, None] - 1  # (images, 1, slots)
+    in_window = (slot >= decided)[:, None]
+    return torch.where(in_window, before_root | earlier, among)
 
 
 class BlockDrafter(EagleDrafter):

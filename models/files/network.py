@@ -90,9 +90,11 @@ class Network:
 
     def read(self, files: Sequence[Path], dtype: torch.dtype, device: torch.device) -> set[str]:
         """Read weight files that `check` has found to fit; returns as `fill` does."""
-        nn.Module.to(self.module, dtype)  # `to` of diffusers' networks warns
+        self.module.to(dtype)
         # memory is allocated once, in its type and place; the files are read tensor by tensor
-        self.module.to_empty(device=device).requires_grad_(False).eval()
+        # not `to_empty`, for whose `empty_like` of a meta tensor torch loads sympy
+        self.module._apply(lambda meta: torch.empty(meta.shape, dtype=meta.dtype, device=device))
+        self.module.requires_grad_(False).eval()
         tensors, absent = self.module.state_dict(), set(self.optional)
         for key, tensor in read_tensors(files):
             # `faults` has compared all shapes; what is not ours is passed over

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from eval.metrics.attribute_classifier import to_pixels
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import load_vqgan, save_vqgan
-from models.codecs.vqgan_network import Vqgan
+from models.codecs.vqgan_network import Norm, Vqgan
 from scenes.scene import IMAGE_SIZE, Scene
 from scripts.tiny.images import Split
 from scripts.tiny.training import TrainingRun, fast_autocast
@@ -50,20 +50,20 @@ _OBJECT_WEIGHTS, _NOISE_WEIGHT = {"small": 5.0, "large": 2.0}, 0.25
 _GRADIENT_WEIGHT, _TEXTURE_WEIGHT = 0.5, 0.5
 
 
-class FloatGroupNorm(nn.GroupNorm):
+class FloatNorm(Norm):
     """Group norm in fp32 inside bf16 autocast, whose backward pass is slow in bf16 on CPUs."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        hidden = F.group_norm(input.float(), self.num_groups, self.weight, self.bias, self.eps)
-        return hidden.to(input.dtype)
+    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
+        wide = F.group_norm(hidden.float(), self.num_groups, self.weight, self.bias, self.eps)
+        return wide.to(hidden.dtype)
 
 
 def prepared(network: nn.Module) -> nn.Module:
     """Return a network in the layout and with the norms that train fastest, changed in place."""
     for module in network.modules():
-        if isinstance(module, nn.GroupNorm):
+        if isinstance(module, Norm):
             # Only the class: parameters and their keys stay as `save_vqgan` expects them.
-            module.__class__ = FloatGroupNorm
+            module.__class__ = FloatNorm
     return network.to(memory_format=torch.channels_last)
 
 
