@@ -31,9 +31,7 @@ class Nodes:
     def image(self, index: int) -> "Nodes":
         """Return a copy of one image's."""
         one = slice(index, index + 1)
-        return Nodes(
-            self.positions[one].clone(), self.lineage[one].clone(), self.hidden[one].clone()
-        )
+        return Nodes(*(values[one].clone() for values in vars(self).values()))
 
 
 class StaleHiddenStates:
@@ -111,12 +109,5 @@ class Stale:
         """
         weights, similarity = self.recollection.after(tokens)
         known = self.recollection.known[:, None, :, None]
-        return torch.where(known, recalled(weights, self.hidden), self.above), similarity
-
-
-def recalled(weights: Tensor, hidden: Tensor) -> Tensor:
-    """Return hidden states (images, guidance, k, hidden): those of nodes, weighed.
-
-    weights: (images, k, nodes). hidden: (images, guidance, nodes, hidden).
-    """
-    return weights[:, None].to(hidden.dtype) @ hidden
+        recalled = weights[:, None].to(self.hidden.dtype) @ self.hidden
+        return torch.where(known, recalled, self.above), similarity

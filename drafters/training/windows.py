@@ -113,10 +113,8 @@ def _recalled(
         tokens: (m, k, REACH) the last ones, the newest first.
         positions: (m, k) of the newest.
     """
-    most = max(reading.nodes.positions.shape[1] for reading in readings)
-    tables = [_padded(reading.nodes, most) for reading in readings]
-    names = "positions", "lineage", "hidden"
-    nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
+    tables = zip(*(vars(reading.nodes).values() for reading in readings), strict=True)
+    nodes = Nodes(*map(torch.cat, tables))
     nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
     root, above = positions[:, :1], target.grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
@@ -124,15 +122,6 @@ def _recalled(
     exact = hidden[:, slots].transpose(0, 1)
     recollection = nodes.recollection(positions, Directions.of(target))
     return Stale(recollection, nodes.hidden, exact).after(tokens)
-
-
-def _padded(nodes: Nodes, count: int) -> Nodes:
-    more = count - nodes.positions.shape[1]
-    return Nodes(
-        F.pad(nodes.positions, (0, more), value=-1),
-        F.pad(nodes.lineage, (0, 0, 0, more)),
-        F.pad(nodes.hidden, (0, 0, 0, more)),
-    )
 
 
 def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:

@@ -113,10 +113,10 @@ def test_nodes_read_what_stands_after_their_tokens() -> None:
     tree, picked = growing(5, missing, other, best), torch.tensor([[0, 1, 2]])
     log_q = found.expand(tree, picked, round).log_q[0]
     torch.testing.assert_close(log_q, window.draft.log_q[0, 1, [0, 1, 0]])
-    recalled = found.recall(tree, picked, round)
-    assert recalled.share[0, 0] == 0 != recalled.share[0, 1]
-    assert recalled.draft.trust[0, 0] == 1
-    torch.testing.assert_close(recalled.draft.log_q[0], log_q)
+    draft, share = found.recall(tree, picked, round)
+    assert share[0, 0] == 0 != share[0, 1]
+    assert draft.trust[0, 0] == 1
+    torch.testing.assert_close(draft.log_q[0], log_q)
 
 
 def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
@@ -130,9 +130,9 @@ def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
     by_position = plain.ahead()[:, 1:, None].expand(-1, -1, CANDIDATES, -1)
     torch.testing.assert_close(recalled.drafts.draft.log_q[:, 1:], by_position)
     code = recalled.drafts.codes[0, 1, 0].item()
-    mixed = rounds.drafter.recall(growing(2, code), ROOT, round)
-    assert mixed.share.item() == pytest.approx(BY_POSITION)
-    assert mixed.draft.trust.item() == 1
+    draft, share = rounds.drafter.recall(growing(2, code), ROOT, round)
+    assert share.item() == pytest.approx(BY_POSITION)
+    assert draft.trust.item() == 1
 
 
 def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
@@ -151,10 +151,10 @@ def similarity(tokens: Path, path: Path) -> float:
 
 def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
     rounds = observed()
-    recalled = rounds.drafter.recall(growing(2), ROOT, rounds.round())
+    draft, share = rounds.drafter.recall(growing(2), ROOT, rounds.round())
     m = max(similarity((3, 1, 2), path) for path in [(3, 1, 4), (3, 1, 5), (3, 2, 0)])
-    assert recalled.share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
-    trust = recalled.draft.trust.item()
+    assert share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
+    trust = draft.trust.item()
     assert trust == pytest.approx(math.exp(TRUST_MIXED[1] * max(m, 0) ** 3))
     least, slope = TRUST_ALONE
     alone = rounds.drafter.expand(growing(2), ROOT, rounds.round()).trust.item()
