@@ -77,19 +77,18 @@ def _refuse(path: Path, name: str, value: object, expected: str) -> NoReturn:
     raise mismatch(f"{path}: {name}", shortened(value), expected)
 
 
-def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
+def fit_factor(values: Tensor, choices: Tensor) -> float:
     """Return the factor a, within [LEAST, MOST], that makes the target's choices likeliest.
 
     Args:
         values: (n, vocab) log q, or log q plus noise; -inf where top-k or top-p cut a token, which
             must not be a chosen one.
         choices: (n,) the target's tokens.
-        steps: most Newton steps; the likelihood under softmax(a * values) is concave in a.
     """
     # finite, because 0 times -inf is NaN
     values = values.double().clamp(min=-1e4)
     chosen, factor = values.gather(1, choices[:, None])[:, 0], 1.0
-    for _ in range(steps):
+    for _ in range(30):  # Newton steps: the likelihood under softmax(a * values) is concave in a
         weights = (factor * values).softmax(-1)
         expected = (weights * values).sum(-1)
         slope = (chosen - expected).mean()

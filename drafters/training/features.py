@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from configs.fields import refuse
-from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
+from drafters.training.rows import Rows, join_prompts, join_rows, row_of, target_rows
 from drafters.training.shards import Tokens
 from models.base import Layers
 from models.files.weights import open_safetensors
@@ -89,7 +89,7 @@ class Cached:
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         rows = [self._read(image) for image in images]
         if picks is not None:
-            rows = [part_of(row, pick, 1) for row, pick in zip(rows, picks, strict=True)]
+            rows = list(map(row_of, rows, picks))
         return join_rows(rows).to(self.device, rows[0].features.dtype)
 
     def _read(self, image: int) -> Rows:

@@ -53,24 +53,12 @@ class Muon(torch.optim.Optimizer):
     torch.optim.Muon always iterates in bf16, which CPUs without AVX-512 emulate at a tenth of the
     speed of fp32.
 
-    Args:
-        matrices: two-dimensional parameters.
-        lr: learning rate.
-        momentum: decay of the averaged gradient.
-        weight_decay: decoupled weight decay.
-        precision: dtype of the orthogonalisation.
+    matrices: two-dimensional parameters. precision: dtype of the orthogonalisation.
     """
 
-    def __init__(
-        self,
-        matrices: Iterable[Tensor],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        precision: torch.dtype,
-    ):
-        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    def __init__(self, matrices: Iterable[Tensor], precision: torch.dtype):
+        # momentum: decay of the averaged gradient
+        super().__init__(matrices, {"lr": 0.0, "momentum": 0.95, "weight_decay": WEIGHT_DECAY})
         self.precision = precision
 
     @torch.no_grad()
@@ -116,12 +104,7 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
     ]
     # lr=0: `apply_gradients` sets it at every update
     adamw = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)
-    if muon is None:
-        return [adamw]
-    return [
-        Muon(matrices, lr=0.0, momentum=0.95, weight_decay=WEIGHT_DECAY, precision=muon),
-        adamw,
-    ]
+    return [adamw] if muon is None else [Muon(matrices, muon), adamw]
 
 
 def apply_gradients(

@@ -107,11 +107,11 @@ def _pad_rows(rows: Rows, more: int) -> Rows:
     return Rows(ids, features, rows.starts + more, rows.origins + more, rows.prompt + more)
 
 
-def part_of(rows: Rows, image: int, guidance: int) -> Rows:
-    """Return the rows of one of the images, without padding that all of them share."""
-    chosen = slice(image * guidance, (image + 1) * guidance)
+def row_of(rows: Rows, number: int) -> Rows:
+    """Return one of the rows, without its padding."""
+    chosen = slice(number, number + 1)
     starts, origins = rows.starts[chosen], rows.origins[chosen]
-    cut = int(torch.minimum(starts, origins.clamp_min(0)).min())
+    cut = int(starts.minimum(origins.clamp_min(0)))
     ids, features = rows.ids[chosen, cut:], rows.features[chosen, cut:]
     return Rows(ids, features, starts - cut, origins - cut, rows.prompt - cut)
 

@@ -213,7 +213,7 @@ def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:
         lessons = open_training(
             folders, tmp_path, batch_size=8, accumulate=accumulate, **BLOCK
         ).lessons
-        lessons.rows = lambda images, _: [
+        lessons.rows = lambda images: [
             SimpleNamespace(readings=[(image, number) for number in range(40)]) for image in images
         ]
         picked: list[list[tuple[int, int]]] = []
