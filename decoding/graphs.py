@@ -51,8 +51,8 @@ class CudaGraphs(Launch):
         return replace(rounded, uniform=shape.uniform and exact)
 
     def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-        # by name, since `partial` makes a new object in every round
-        key = _name(program), shape
+        # by name, also of a function inside `partial`, which makes a new object in every round
+        key = getattr(program, "func", program).__name__, shape
         if self.broken:
             return program(inputs)
         if key not in self.warm:  # libraries load kernels and choose algorithms in the first call
@@ -90,8 +90,3 @@ class CudaGraphs(Launch):
 
     def forget(self) -> None:
         self.graphs, self.warm, self.pool = {}, set(), None
-
-
-def _name(program: Callable[[Tensor], Any]) -> str:
-    """Return the name of a function, also of one inside `partial`."""
-    return getattr(program, "func", program).__name__

@@ -4,7 +4,6 @@ A JSON object of objects of lists: {distribution: {proposal: [factor of level 1,
 distribution is named by `distribution_key`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -47,7 +46,10 @@ class Calibrations:
             return Calibrations()
         factors = read_object(path)
         for distribution, proposals in factors.items():
-            for proposal, levels in _entries(path, distribution, proposals):
+            if not isinstance(proposals, dict):
+                expected = "a JSON object of lists of factors by proposal"
+                _refuse(path, distribution, proposals, expected)
+            for proposal, levels in proposals.items():
                 if not isinstance(levels, list) or not all(map(_is_factor, levels)):
                     _refuse(path, f"{distribution}, {proposal}", levels, "a list of factors, each "
                             f"from {LEAST} to {MOST}")  # fmt: skip
@@ -60,12 +62,6 @@ class Calibrations:
 
 
 UNCALIBRATED = Calibrations()
-
-
-def _entries(path: Path, name: str, content: object) -> Iterable[tuple[str, object]]:
-    if not isinstance(content, dict):
-        _refuse(path, name, content, "a JSON object of lists of factors by proposal")
-    return content.items()
 
 
 def _is_factor(value: object) -> bool:

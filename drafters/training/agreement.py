@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.noise import gumbel
@@ -144,10 +145,7 @@ def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
     count = len(choices)
     values, choices = possible(values, choices)
     factor = fit_factor(values, choices)
-    plain, calibrated = (
-        (a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item()
-        for a in (1.0, factor)
-    )
+    plain, calibrated = (-F.cross_entropy(a * values, choices).item() for a in (1.0, factor))
     cut = 1 - len(choices) / count
     likelihoods = {"likelihood": plain, "calibrated_likelihood": calibrated}
     return {"factor": factor, **rates, "cut": cut, **likelihoods}

@@ -52,19 +52,14 @@ class Joined:
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store and return as `models.base.Cache` says."""
         if layer in self.layers:
-            keys, values = (
-                # without a copy where the rows are the same
-                torch.cat([old if len(old) == len(new) else _spread(old, len(new)), new], 2)
-                for old, new in zip(self.layers[layer], (keys, values), strict=True)
-            )
+            before = self.layers[layer]
+            times = len(keys) // len(before[0])
+            if times > 1:
+                before = tuple(rows.repeat_interleave(times, 0) for rows in before)
+            keys, values = (torch.cat(pair, 2) for pair in zip(before, (keys, values), strict=True))
         if self.keeps:
             self.layers[layer] = keys, values
         return keys, values
-
-
-def _spread(rows: Tensor, count: int) -> Tensor:
-    """Return so many rows, each of the given ones several times."""
-    return rows.repeat_interleave(count // len(rows), 0)
 
 
 def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:

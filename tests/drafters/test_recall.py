@@ -51,16 +51,18 @@ def predictions(nodes: int, seed: int) -> Tensor:
     return torch.randn(1, nodes, VOCAB, generator=generator, dtype=torch.float64).log_softmax(-1)
 
 
+def similarity(tokens: Path, path: Path) -> float:
+    """The cosines of the last tokens, weighted by their sharpness; 1 for the same tokens."""
+    cosine = torch.nn.functional.cosine_similarity
+    pairs = zip(SHARPNESS, tokens[::-1], path[::-1], strict=True)
+    merits = [s * cosine(EMBEDDING[TEXT + a], EMBEDDING[TEXT + b], dim=0) for s, a, b in pairs]
+    return float(sum(merits)) / sum(SHARPNESS)
+
+
 def expected(tokens: Path, others: dict[Path, Tensor]) -> Tensor:
     """Softmax-weighted mean of predictions (vocab,); paths end with the newest token."""
-    merits = []
-    for path in others:
-        merit = 0.0
-        for back, sharpness in enumerate(SHARPNESS, 1):
-            pair = EMBEDDING[TEXT + tokens[-back]], EMBEDDING[TEXT + path[-back]]
-            merit += sharpness * torch.cosine_similarity(*pair, dim=0)
-        merits.append(merit)
-    weights = torch.stack(merits).softmax(0)
+    similarities = torch.tensor([similarity(tokens, path) for path in others], dtype=torch.float64)
+    weights = (sum(SHARPNESS) * similarities).softmax(0)
     return (weights[:, None] * torch.stack(list(others.values()))).sum(0).log_softmax(-1)
 
 
@@ -139,14 +141,6 @@ def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
     rounds = observed(log_p=LOG_P.masked_fill(torch.arange(VOCAB) == 4, -torch.inf))
     log_q = rounds.drafter.expand(growing(2), ROOT, rounds.round()).log_q
     assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
-
-
-def similarity(tokens: Path, path: Path) -> float:
-    """The cosines of the last tokens, weighted by their sharpness; 1 for the same tokens."""
-    cosine = torch.nn.functional.cosine_similarity
-    pairs = zip(SHARPNESS, tokens[::-1], path[::-1], strict=True)
-    merits = [s * cosine(EMBEDDING[TEXT + a], EMBEDDING[TEXT + b], dim=0) for s, a, b in pairs]
-    return float(sum(merits)) / sum(SHARPNESS)
 
 
 def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
