@@ -123,10 +123,10 @@ class Stopwatch:
         """Count the laps since the last call; returns their seconds by name."""
         laps: dict[str, float] = defaultdict(float)
         for name, start, stop in self.open_laps:
-            laps[name] += start.elapsed_time(stop) / 1000 if self.cuda else stop - start
-            self.calls[name] += 1
-        for name, seconds in laps.items():
+            seconds = start.elapsed_time(stop) / 1000 if self.cuda else stop - start
+            laps[name] += seconds
             self.seconds[name] += seconds
+            self.calls[name] += 1
         self.open_laps.clear()
         return laps
 
