@@ -4,7 +4,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -36,46 +36,47 @@ def current(device: torch.device) -> AbstractContextManager:
 
 def constant(values: tuple, device: torch.device) -> Tensor:
     """Return numbers that never change as a tensor on the device, which is copied there once."""
-    fractions = float in map(type, values)
-    return _constant(values, fractions, torch.device(device))
+    return _constant(device, *values)
 
 
-@cache  # without a limit: a captured graph reads these tensors at their addresses
-def _constant(values: tuple, fractions: bool, device: torch.device) -> Tensor:
-    # fractions: tells (1.0,) from (1,), which is equal as a key but makes another type of tensor
-    # rounds make it, but training reads it, too: autograd takes no tensors of inference mode
-    with torch.inference_mode(False):
-        return torch.tensor(values).to(device)
+# Without a limit: a captured graph reads these tensors at their addresses. typed: 1 and 1.0 are
+# equal, but make tensors of different types. And outside of inference mode, in which rounds make
+# them: training reads them, too, and autograd takes no tensors of that mode.
+@lru_cache(maxsize=None, typed=True)
+@torch.inference_mode(False)
+def _constant(device: torch.device, *values: float) -> Tensor:
+    return torch.tensor(values).to(device)
 
 
 def arange(count: int, device: torch.device) -> Tensor:
     """Return 0 to count - 1 as a tensor on the device, made once."""
     if torch.compiler.is_compiling():  # which computes it in the kernel that reads it
         return torch.arange(count, device=device)
-    return _arange(count, torch.device(device))
-
-
-def identity(count: int, device: torch.device) -> Tensor:
-    """Return (count, count) bool, true on the diagonal, as a tensor on the device, made once."""
-    return _identity(count, torch.device(device))
+    return _arange(count, device)
 
 
 @cache
+@torch.inference_mode(False)
 def _arange(count: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        # a view, since lengths of the cache differ in every round: a table each would add up
-        return _numbers(1 << count.bit_length(), device)[:count]
+    # a view, since lengths of the cache differ in every round: a table each would add up
+    return _numbers(1 << count.bit_length(), device)[:count]
 
 
 @cache
+@torch.inference_mode(False)
 def _numbers(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, device=device)
 
 
+def identity(count: int, device: torch.device) -> Tensor:
+    """Return (count, count) bool, true on the diagonal, as a tensor on the device, made once."""
+    return _identity(count, device)
+
+
 @cache
+@torch.inference_mode(False)
 def _identity(count: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.eye(count, dtype=torch.bool, device=device)
+    return torch.eye(count, dtype=torch.bool, device=device)
 
 
 class Stopwatch:
@@ -122,10 +123,10 @@ class Stopwatch:
         """Count the laps since the last call; returns their seconds by name."""
         laps: dict[str, float] = defaultdict(float)
         for name, start, stop in self.open_laps:
-            laps[name] += start.elapsed_time(stop) / 1000 if self.cuda else stop - start
-            self.calls[name] += 1
-        for name, seconds in laps.items():
+            seconds = start.elapsed_time(stop) / 1000 if self.cuda else stop - start
+            laps[name] += seconds
             self.seconds[name] += seconds
+            self.calls[name] += 1
         self.open_laps.clear()
         return laps
 

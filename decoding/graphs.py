@@ -8,7 +8,7 @@ the same function is called.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,13 +19,6 @@ from decoding.round import Launch, RoundShape
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Graph:
-    graph: Any
-    inputs: Tensor  # the graph reads them here
-    outputs: Any  # and writes here
-
-
 class CudaGraphs(Launch):
     """Captures each part of a round once per shape and replays it.
 
@@ -34,7 +27,8 @@ class CudaGraphs(Launch):
 
     def __init__(self, on_capture: Callable[[bool], None] = lambda capturing: None):
         """on_capture: called with True before and False after a capture, in which no timer runs."""
-        self.graphs: dict[tuple[str, RoundShape], _Graph] = {}
+        # each with the tensors that it reads and those that it writes
+        self.graphs: dict[tuple[str, RoundShape], tuple[torch.cuda.CUDAGraph, Tensor, Any]] = {}
         self.warm: set[tuple[str, RoundShape]] = set()
         self.pool: Any = None
         self.broken = False
@@ -57,8 +51,8 @@ class CudaGraphs(Launch):
         return replace(rounded, uniform=shape.uniform and exact)
 
     def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-        # by name, since `partial` makes a new object in every round
-        key = _name(program), shape
+        # by name, also of a function inside `partial`, which makes a new object in every round
+        key = getattr(program, "func", program).__name__, shape
         if self.broken:
             return program(inputs)
         if key not in self.warm:  # libraries load kernels and choose algorithms in the first call
@@ -66,10 +60,10 @@ class CudaGraphs(Launch):
             return program(inputs)
         if key not in self.graphs and not self._capture(key, program, inputs):
             return program(inputs)
-        captured = self.graphs[key]
-        captured.inputs.copy_(inputs, non_blocking=True)
-        captured.graph.replay()
-        return captured.outputs
+        graph, read, outputs = self.graphs[key]
+        read.copy_(inputs, non_blocking=True)
+        graph.replay()
+        return outputs
 
     def _capture(
         self, key: tuple[str, RoundShape], program: Callable[[Tensor], Any], inputs: Tensor
@@ -91,13 +85,8 @@ class CudaGraphs(Launch):
         finally:
             self.on_capture(False)
         self.pool = graph.pool()
-        self.graphs[key] = _Graph(graph, inputs, outputs)
+        self.graphs[key] = graph, inputs, outputs
         return True
 
     def forget(self) -> None:
         self.graphs, self.warm, self.pool = {}, set(), None
-
-
-def _name(program: Callable[[Tensor], Any]) -> str:
-    """Return the name of a function, also of one inside `partial`."""
-    return getattr(program, "func", program).__name__

@@ -4,7 +4,6 @@ A JSON object of objects of lists: {distribution: {proposal: [factor of level 1,
 distribution is named by `distribution_key`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -47,7 +46,10 @@ class Calibrations:
             return Calibrations()
         factors = read_object(path)
         for distribution, proposals in factors.items():
-            for proposal, levels in _entries(path, distribution, proposals):
+            if not isinstance(proposals, dict):
+                expected = "a JSON object of lists of factors by proposal"
+                _refuse(path, distribution, proposals, expected)
+            for proposal, levels in proposals.items():
                 if not isinstance(levels, list) or not all(map(_is_factor, levels)):
                     _refuse(path, f"{distribution}, {proposal}", levels, "a list of factors, each "
                             f"from {LEAST} to {MOST}")  # fmt: skip
@@ -62,12 +64,6 @@ class Calibrations:
 UNCALIBRATED = Calibrations()
 
 
-def _entries(path: Path, name: str, content: object) -> Iterable[tuple[str, object]]:
-    if not isinstance(content, dict):
-        _refuse(path, name, content, "a JSON object of lists of factors by proposal")
-    return content.items()
-
-
 def _is_factor(value: object) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and LEAST <= value <= MOST
@@ -77,19 +73,18 @@ def _refuse(path: Path, name: str, value: object, expected: str) -> NoReturn:
     raise mismatch(f"{path}: {name}", shortened(value), expected)
 
 
-def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
+def fit_factor(values: Tensor, choices: Tensor) -> float:
     """Return the factor a, within [LEAST, MOST], that makes the target's choices likeliest.
 
     Args:
         values: (n, vocab) log q, or log q plus noise; -inf where top-k or top-p cut a token, which
             must not be a chosen one.
         choices: (n,) the target's tokens.
-        steps: most Newton steps; the likelihood under softmax(a * values) is concave in a.
     """
     # finite, because 0 times -inf is NaN
     values = values.double().clamp(min=-1e4)
     chosen, factor = values.gather(1, choices[:, None])[:, 0], 1.0
-    for _ in range(steps):
+    for _ in range(30):  # Newton steps: the likelihood under softmax(a * values) is concave in a
         weights = (factor * values).softmax(-1)
         expected = (weights * values).sum(-1)
         slope = (chosen - expected).mean()

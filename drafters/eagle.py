@@ -94,10 +94,6 @@ class Level:
     outputs: Tensor  # (images, guidance, k, hidden) predicted hidden states
     seen: Tensor  # (images, k, slots) bool: which of the slots drafted so far they see
 
-    def at(self, nodes: Tensor) -> "Level":
-        """Return what nodes (images, n) of this level have, by their index in it."""
-        return Level(hidden_at(self.outputs, nodes), rows_at(self.seen, nodes))
-
 
 @fused
 def _picked(tokens: Tensor, picked: Tensor, children: int) -> tuple[Tensor, Tensor]:
@@ -215,7 +211,7 @@ class EagleDrafter:
         """
         newest = tree.newest
         parent, codes = _picked(newest.tokens, picked, newest.children)
-        parents = self.level.at(parent)
+        parents = Level(hidden_at(self.level.outputs, parent), rows_at(self.level.seen, parent))
         self.level = self._grow(parents, codes, self._distance(tree.height, round))
 
     def _end_rows(self, tree: GrowingTree, round: Round) -> None:

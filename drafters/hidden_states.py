@@ -24,16 +24,10 @@ class Nodes:
     lineage: Tensor  # (images, nodes, REACH) their last tokens
     hidden: Tensor  # (images, guidance, nodes, hidden) of the target, that predict their children
 
-    def recollection(self, positions: Tensor, directions: Directions) -> Recollection:
-        """Return what positions (images, k) recall from the nodes."""
-        return Recollection.at(positions, self.positions, self.lineage, directions)
-
     def image(self, index: int) -> "Nodes":
         """Return a copy of one image's."""
         one = slice(index, index + 1)
-        return Nodes(
-            self.positions[one].clone(), self.lineage[one].clone(), self.hidden[one].clone()
-        )
+        return Nodes(*(values[one].clone() for values in vars(self).values()))
 
 
 class StaleHiddenStates:
@@ -65,7 +59,9 @@ class StaleHiddenStates:
         root = round.inputs.decided - 1
         above = self.grid.above(positions + 1)
         above = self._exact(torch.where(above < 0, root, above).minimum(root))
-        return Stale(self.nodes.recollection(positions, self.directions), self.nodes.hidden, above)
+        nodes = self.nodes.positions, self.nodes.lineage
+        recollection = Recollection.at(positions, *nodes, self.directions)
+        return Stale(recollection, self.nodes.hidden, above)
 
     def before_root(self, round: Round) -> Tensor:
         """Return the state (images, guidance, 1, hidden) that predicted the root."""
@@ -111,12 +107,5 @@ class Stale:
         """
         weights, similarity = self.recollection.after(tokens)
         known = self.recollection.known[:, None, :, None]
-        return torch.where(known, recalled(weights, self.hidden), self.above), similarity
-
-
-def recalled(weights: Tensor, hidden: Tensor) -> Tensor:
-    """Return hidden states (images, guidance, k, hidden): those of nodes, weighed.
-
-    weights: (images, k, nodes). hidden: (images, guidance, nodes, hidden).
-    """
-    return weights[:, None].to(hidden.dtype) @ hidden
+        recalled = weights[:, None].to(self.hidden.dtype) @ self.hidden
+        return torch.where(known, recalled, self.above), similarity

@@ -47,9 +47,8 @@ class MixedDrafter:
         if tree.height >= self.levels:
             return self.far.expand(tree, picked, round)
         log_q = self.near.expand(tree, picked, round).log_q
-        recalled = self.far.recall(tree, picked, round)
-        mixed = mixture(log_q, recalled.draft.log_q, recalled.share, self.cut)
-        return Draft(mixed, recalled.draft.trust)
+        recalled, share = self.far.recall(tree, picked, round)
+        return Draft(mixture(log_q, recalled.log_q, share, self.cut), recalled.trust)
 
     def update(self, result: RoundResult) -> None:
         for drafter in (self.near, self.far):

@@ -57,14 +57,6 @@ class RecallNumbers:
 FITTED_TO_TINY = RecallNumbers((-0.34, 1.32), (0.0, 1.66), (-0.97, 2.56))
 
 
-@dataclass(frozen=True)
-class Recalled:
-    """Stale predictions for a mixture with a drafter's."""
-
-    draft: Draft
-    share: Tensor  # (images, k) of them in the mixture
-
-
 @dataclass
 class RecalledWindow:
     """What is recalled after the candidates of a round's window."""
@@ -134,13 +126,16 @@ class RecallDrafter(JacobiDrafter):
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
         return self.recall_window(round).drafts.expand(tree, picked)
 
-    def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
-        """Return what is recalled after nodes picked (images, k) of the newest level."""
+    def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> tuple[Draft, Tensor]:
+        """Return what is recalled after nodes picked (images, k) of the newest level.
+
+        The second value is its share (images, k) in a mixture with what a drafter predicts.
+        """
         recalled, step = self.recall_window(round), tree.height
         log_q, candidates, among = recalled.look_up(tree, picked)
         trust = recalled.trust[:, step].gather(1, candidates).where(among, 1)
         share, other = (shares[:, step] for shares in recalled.shares)
-        return Recalled(Draft(log_q, trust), share.gather(1, candidates).where(among, other))
+        return Draft(log_q, trust), share.gather(1, candidates).where(among, other)
 
     def update(self, result: RoundResult) -> None:
         self.last.update(result)

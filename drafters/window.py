@@ -5,7 +5,7 @@ candidates of the positions before it. Drafting level by level follows a tree's 
 launches all operations once per level.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoding.device import arange
 from decoding.drafter import Draft
-from decoding.proposals import Calibration, Coupled, Proposal
+from decoding.proposals import Coupled, Proposal
 from decoding.round import Round, rows_at
 from decoding.tree import GrowingTree
 from drafters.similarity import lineage_along
@@ -98,36 +98,6 @@ def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
     return (tokens[..., None] == codes).long().argmax(-1)
 
 
-@dataclass(frozen=True)
-class Children:
-    """What a proposal takes after all candidates of a window."""
-
-    tokens: Tensor  # (images, steps, candidates, width)
-    log_hits: Tensor  # their estimated log-probabilities
-    candidates: Tensor  # which candidate of the next step each is; the best one if none
-
-    @classmethod
-    def of(
-        cls, codes: Tensor, draft: Draft, proposal: Coupled, noise: Tensor, width: int
-    ) -> "Children":
-        """Return those of a round.
-
-        Args:
-            codes: (images, steps, candidates) of the window.
-            draft: after them, in this shape.
-            proposal: takes up to `width` tokens.
-            noise: (images, steps, vocab or 1) of the tokens after each step.
-            width: most children of a node.
-        """
-        steps = codes.shape[1]
-        # the calibration's factor of a level is one more factor of the trust in it
-        factors = proposal.calibration.of_levels(steps, codes.device)[:, None]
-        scaled = Draft(draft.log_q, draft.trust * factors.to(draft.trust.dtype))
-        uncalibrated = replace(proposal, calibration=Calibration())
-        tokens, log_hits = uncalibrated.children(scaled, noise[:, :, None], width, level=1)
-        return cls(tokens, log_hits, place_of(tokens, _next_step(codes)))
-
-
 @dataclass
 class WindowDrafts:
     """What is drafted after the candidates of a round's window, and read level by level.
@@ -143,16 +113,24 @@ class WindowDrafts:
     following: Tensor | None = None  # (images, k, width) which candidates the newest level's are
 
     @cached_property
-    def children(self) -> Children | None:
+    def children(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """What the proposal takes, if that depends on positions and candidates alone.
 
         Taken level by level this would launch ten operations a level.
+
+        Returns:
+            Tokens (images, steps, candidates, width), their estimated log-probabilities, and which
+            candidate of the next step each is; the best one if none.
         """
         if not isinstance(self.proposal, Coupled):
             return None
-        return Children.of(
-            self.codes, self.draft, self.proposal, self.noise, self.round.shape.width
-        )
+        steps, trust = self.codes.shape[1], self.draft.trust
+        # the calibration's factor of a level is one more factor of the trust in it
+        factors = self.proposal.calibration.of_levels(steps, trust.device)[:, None]
+        scaled = Draft(self.draft.log_q, trust * factors.to(trust.dtype))
+        noise, width = self.noise[:, :, None], self.round.shape.width
+        tokens, log_hits = Coupled().children(scaled, noise, width, level=1)
+        return tokens, log_hits, place_of(tokens, _next_step(self.codes))
 
     def expand(self, tree: GrowingTree, picked: Tensor) -> Draft:
         """Return the drafts after nodes picked (images, k) of the newest level."""
@@ -165,7 +143,7 @@ class WindowDrafts:
             candidates = followed.flatten(1).gather(1, picked)
             trust = self.draft.trust[:, step].gather(1, candidates)
             return Draft(rows_at(log_q, candidates), trust)
-        values = tuple(value[:, step] for value in vars(self.children).values())
+        values = tuple(value[:, step] for value in self.children)
         candidates, (tokens, log_hits, self.following) = _after(values, followed, picked, siblings)
         return Draft(
             rows_at(log_q, candidates) if self.round.keep_q else None, children=(tokens, log_hits)

@@ -25,8 +25,7 @@ class Verdict:
     @staticmethod
     def unpack(packed: Tensor) -> "Verdict":
         """Return the verdict that was packed."""
-        nodes = (packed.shape[1] - 1) // 2
-        return Verdict(packed[:, 0], packed[:, 1 : 1 + nodes], packed[:, 1 + nodes :])
+        return Verdict(packed[:, 0], *packed[:, 1:].chunk(2, 1))
 
 
 class Verifier(Protocol):

@@ -14,43 +14,6 @@ from decoding.noise import ImageNoise
 from decoding.verifiers.host import TINY, Array, Choice, ImageTree, Walk, normalised, point_mass
 
 
-class Neighbourhoods:
-    """Says what a child may take over, by the settings and the table of nearest codes."""
-
-    def __init__(self, settings: LanternSettings, nearest: Tensor):
-        """nearest: (codes, n) the codes nearest to every code, nearest first; k are used."""
-        self.settings, self.nearest = settings, nearest.cpu().numpy()
-
-    def bound(self, p: float, moved: float = 0.0, left: float = 1.0) -> float:
-        """Return the bound B for a child of probability p.
-
-        Siblings share delta: of p's mass, earlier ones have taken over `moved`, and `left` remains
-        to be decided.
-        """
-        if self.settings.delta > 1:
-            return (self.settings.delta - 1) * p
-        if self.settings.budget == "per_candidate":
-            return self.settings.delta
-        return (self.settings.delta - moved) / left
-
-    def claimed(self, p: Array, token: int, bound: float) -> tuple[Array, float]:
-        """Return the m* codes that a token may take over within the bound, and their mass C_m*."""
-        codes = self.nearest[token, : self.settings.k]
-        mass = p[codes].cumsum()  # C_1, C_2, ...: never falls
-        fitting = int(np.searchsorted(mass, bound, side="right"))  # C_m = B fits, too
-        return codes[:fitting], mass[fitting - 1] if fitting else 0.0
-
-    def removed(self, token: int, claimed: Array) -> Array:
-        """Return the codes that leave p with a refused token.
-
-        Those that it claimed, so that what is left is exactly what no child has claimed. Published
-        code removes the k + 1 nearest codes instead, if the nearest alone fits (`reference`).
-        """
-        if self.settings.residual == "reference" and len(claimed):
-            return self.nearest[token]  # as wide as k + 1
-        return claimed
-
-
 class Lantern(Walk):
     """The published rule, for children that were not drawn."""
 
@@ -62,20 +25,21 @@ class Lantern(Walk):
     )
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
-        self.near = Neighbourhoods(settings, nearest)
+        """nearest: (codes, n) the codes nearest to every code, nearest first; k are used."""
+        self.settings, self.nearest = settings, nearest.cpu().numpy()
 
     def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
         p, moved, left = tree.p(node), 0.0, 1.0  # shares of p as it is before the first child
         for child in tree.children[node]:
             token = tree.tokens[child]
-            codes, mass = self.near.claimed(p, token, self.near.bound(p[token], moved, left))
+            codes, mass = self._claimed(p, token, self._bound(p[token], moved, left))
             relaxed = p[token] + mass
             if noise.accept(tree.depths[node], token) < relaxed:
                 return child, p
             moved += left * mass
             left = max(left * (1 - relaxed), TINY)
             p[token] = 0
-            p[self.near.removed(token, codes)] = 0
+            p[self._removed(token, codes)] = 0
             p = normalised(p)
         return None, p
 
@@ -100,8 +64,37 @@ class Lantern(Walk):
         """Return whether a node's token is the argmax with the mass of its neighbours."""
         p, token = tree.p(tree.parents[node]), tree.tokens[node]
         best = int(p.argmax())
-        relaxed = p[token] + self.near.claimed(p, token, self.near.bound(p[token]))[1]
+        relaxed = p[token] + self._claimed(p, token, self._bound(p[token]))[1]
         return token == best or relaxed > p[best] or (relaxed == p[best] and token < best)
+
+    def _bound(self, p: float, moved: float = 0.0, left: float = 1.0) -> float:
+        """Return the bound B for a child of probability p.
+
+        Siblings share delta: of p's mass, earlier ones have taken over `moved`, and `left` remains
+        to be decided.
+        """
+        if self.settings.delta > 1:
+            return (self.settings.delta - 1) * p
+        if self.settings.budget == "per_candidate":
+            return self.settings.delta
+        return (self.settings.delta - moved) / left
+
+    def _claimed(self, p: Array, token: int, bound: float) -> tuple[Array, float]:
+        """Return the m* codes that a token may take over within the bound, and their mass C_m*."""
+        codes = self.nearest[token, : self.settings.k]
+        mass = p[codes].cumsum()  # C_1, C_2, ...: never falls
+        fitting = int(np.searchsorted(mass, bound, side="right"))  # C_m = B fits, too
+        return codes[:fitting], mass[fitting - 1] if fitting else 0.0
+
+    def _removed(self, token: int, claimed: Array) -> Array:
+        """Return the codes that leave p with a refused token.
+
+        Those that it claimed, so that what is left is exactly what no child has claimed. Published
+        code removes the k + 1 nearest codes instead, if the nearest alone fits (`reference`).
+        """
+        if self.settings.residual == "reference" and len(claimed):
+            return self.nearest[token]  # as wide as k + 1
+        return claimed
 
 
 class LanternCoupled(Lantern):
@@ -126,7 +119,7 @@ class LanternCoupled(Lantern):
         free[list(drafts)] = 0
         for child in tree.children[node]:
             token = tree.tokens[child]
-            codes, mass = self.near.claimed(free, token, self.near.bound(p[token], moved))
+            codes, mass = self._claimed(free, token, self._bound(p[token], moved))
             if choice in codes:
                 return child, p
             free[codes] = 0

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.noise import gumbel
@@ -68,59 +69,41 @@ class Gathered:
             distribution: to draft and to choose from.
             depths: levels.
             seed: of the noise that chooses; the one it was decoded with chooses its own tokens.
-            stride: as for `add_image`.
+            stride: of the positions that are added; 1 for all.
         """
         log_p = target_distribution(target, rows, distribution)[0]
         positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
         noise = gumbel(seed, "target", positions, log_p.shape[1]).to(log_p.dtype)
         noise = noise * (not distribution.greedy)  # at temperature 0 the target has none
-        levels = draft_distributions(target, head, rows, distribution, depths)
-        drafts = [log_q[0] for log_q in levels]
-        self.add_image(drafts, choose(log_p, noise), noise, log_p, stride)
-
-    def add_image(
-        self,
-        distributions: Sequence[Tensor],
-        choices: Tensor,
-        noise: Tensor,
-        log_p: Tensor | None = None,
-        stride: int = 1,
-    ) -> None:
-        """Add every `stride`-th position of an image, in all levels.
-
-        Args:
-            distributions: log q (tokens - k, vocab) per level k.
-            choices: (tokens - 1,) the target's tokens from number 1 on.
-            noise: (tokens - 1, vocab) they were chosen with; zeros (tokens - 1, 1) at temperature
-                0.
-            log_p: (tokens - 1, vocab) the target's distributions, for the total variation.
-            stride: 1 for all positions.
-        """
-        for level, log_q in enumerate(distributions, 1):
+        drafts = draft_distributions(target, head, rows, distribution, depths)
+        for level, log_q in enumerate(drafts, 1):
             # log q of level k begins at token k, the others at token 1
-            columns = (
-                None if column is None else column[level - 1 :: stride]
-                for column in (choices, noise, log_p)
-            )
-            self.add(level, log_q[::stride], *columns)
+            some = slice(level - 1, None, stride)
+            self.add(level, log_q[0, ::stride], log_p[some], noise[some])
 
     def add(
         self,
         level: int,
         log_q: Tensor,
-        choices: Tensor,
+        log_p: Tensor,
         noise: Tensor,
-        log_p: Tensor | None = None,
         trust: float | Tensor = 1.0,
     ) -> None:
-        """Add n positions of one level, from 1.
+        """Add n positions of one level.
 
-        log_q, choices, noise, log_p: as for `add_image`. trust: (n, 1) what the drafter multiplies
-        the calibration of `coupled` with.
+        Args:
+            level: from 1.
+            log_q: (n, vocab) the drafter's distributions.
+            log_p: (n, vocab) the target's.
+            noise: (n, vocab or 1) that the target chooses with; zeros at temperature 0.
+            trust: (n, 1) what the drafter multiplies the calibration of `coupled` with.
         """
-        columns = {"choices": choices, "topk": log_q, "coupled": trust * (log_q + noise)}
-        if log_p is not None:
-            columns["total_variation"] = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+        columns = {
+            "choices": choose(log_p, noise),
+            "topk": log_q,
+            "coupled": trust * (log_q + noise),
+            "total_variation": (log_p.exp() - log_q.exp()).abs().sum(-1) / 2,
+        }
         kept = self.levels.setdefault(level, {})
         for name, values in columns.items():
             kept.setdefault(name, []).append(values.cpu())
@@ -132,13 +115,11 @@ class Gathered:
         return _rounded(fit_factor(values, choices))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row per level: number, figures of each proposal, total variation if known."""
+        """Return a row per level: its number, total variation, and figures of each proposal."""
         rows = []
         for level, kept in self.levels.items():
-            row: dict[str, Any] = {"depth": level}
-            if "total_variation" in kept:
-                row["total_variation"] = torch.cat(kept["total_variation"]).mean().item()
-            choices = torch.cat(kept["choices"])
+            apart, choices = torch.cat(kept["total_variation"]), torch.cat(kept["choices"])
+            row = {"depth": level, "total_variation": apart.mean().item()}
             rows.append(row | {n: figures(torch.cat(kept[n]), choices) for n in PROPOSALS})
         return rows
 
@@ -164,10 +145,7 @@ def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
     count = len(choices)
     values, choices = possible(values, choices)
     factor = fit_factor(values, choices)
-    plain, calibrated = (
-        (a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item()
-        for a in (1.0, factor)
-    )
+    plain, calibrated = (-F.cross_entropy(a * values, choices).item() for a in (1.0, factor))
     cut = 1 - len(choices) / count
     likelihoods = {"likelihood": plain, "calibrated_likelihood": calibrated}
     return {"factor": factor, **rates, "cut": cut, **likelihoods}

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from configs.fields import refuse
-from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
+from drafters.training.rows import Rows, join_prompts, join_rows, row_of, target_rows
 from drafters.training.shards import Tokens
 from models.base import Layers
 from models.files.weights import open_safetensors
@@ -49,22 +49,19 @@ class Computed:
     layers: Layers = ()  # whose hidden states are wanted, too
 
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
-        size = _TOGETHER if self.target.device.type == "cpu" else len(images)
-        chunks = [slice(first, first + size) for first in range(0, len(images), size)]
-        return join_rows(
-            [self._pass(images[chunk], None if picks is None else picks[chunk]) for chunk in chunks]
-        )
-
-    def _pass(self, images: Sequence[int], picks: Sequence[int] | None) -> Rows:
-        captions = [self.tokens.captions[image] for image in images]
+        captions, codes = [self.tokens.captions[n] for n in images], self.tokens.codes(images)
         prompts = [self.target.prompt(caption, self.guidance) for caption in captions]
         if picks is not None:
             pairs = zip(prompts, picks, strict=True)
             prompts = [prompt.part(slice(row, row + 1)) for prompt, row in pairs]
-        device, bf16 = self.target.device.type, self.precision == "bf16"
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            codes = self.tokens.codes(images)
-            return target_rows(self.target, join_prompts(prompts), codes, self.layers)
+        device, parts = self.target.device.type, []
+        size = _TOGETHER if device == "cpu" else len(images)
+        with torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
+            for first in range(0, len(images), size):
+                some = slice(first, first + size)
+                joined = join_prompts(prompts[some])
+                parts.append(target_rows(self.target, joined, codes[some], self.layers))
+        return join_rows(parts)
 
     @property
     def stored(self) -> torch.dtype:
@@ -89,7 +86,7 @@ class Cached:
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         rows = [self._read(image) for image in images]
         if picks is not None:
-            rows = [part_of(row, pick, 1) for row, pick in zip(rows, picks, strict=True)]
+            rows = list(map(row_of, rows, picks))
         return join_rows(rows).to(self.device, rows[0].features.dtype)
 
     def _read(self, image: int) -> Rows:
@@ -129,17 +126,17 @@ def cached(
         SettingsError: the folder holds features of other tokens or of another target, or the disk
             has no room.
     """
-    count = len(computed.tokens)
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, computed, source)
     crew.wait()
-    shards = [range(first, min(first + _SHARD, count)) for first in range(0, count, _SHARD)]
+    images = range(len(computed.tokens))
+    shards = [images[first : first + _SHARD] for first in images[::_SHARD]]
     missing = [n for n in range(len(shards)) if not shard_path(folder, n).is_file()]
-    images = [image for number in missing for image in shards[number]]
-    need, free = computed.bytes_of(images), shutil.disk_usage(folder).free
+    absent = [image for number in missing for image in shards[number]]
+    need, free = computed.bytes_of(absent), shutil.disk_usage(folder).free
     if crew.rank == 0 and missing:
         size = f"{need:,} bytes; the disk has {free:,}"
-        progress.note(f"features of {plural(len(images), 'image')} into {folder}: {size}")
+        progress.note(f"features of {plural(len(absent), 'image')} into {folder}: {size}")
     if need > free:
         allowed = f"a folder on a disk with {need:,} bytes free; this one has {free:,}"
         refuse("cache_features", str(folder), allowed)

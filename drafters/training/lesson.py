@@ -40,7 +40,8 @@ class Lessons:
         self.device = target.device
         self.trained = {name: p for name, p in head.named_parameters() if p.requires_grad}
         self.average = AveragedWeights(head, settings.ema)
-        self.optimizers = optimizers_of(settings, head)
+        precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
+        self.optimizers = make_optimizers(head, precision if settings.optimizer == "muon" else None)
         self.loss = loss_of(settings, target)
         self.step = 0
         # of this update, that all its passes read; by the number of the first in the batch
@@ -89,7 +90,7 @@ class Lessons:
         images = [self.images[chosen[index]] for index in indices]
         if s.drafter == "block":
             if indices[0] not in self._drawn:
-                self._drawn[indices[0]] = self.rows(images, None)
+                self._drawn[indices[0]] = self.rows(images)
             rows = self._drawn[indices[0]]
             varied = [
                 pick(drawn.readings, generator(s.seed, "cpu", "rounds", self.step, index), number)
@@ -155,9 +156,3 @@ def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLo
     levels = Levels.of(target.grid, settings.depths, target.device)
     shift, measure = int(settings.alignment == "inference"), ALIKE[settings.agreement]
     return EagleLoss(target, levels, cfg, weights, shift, measure)
-
-
-def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:
-    """Return the optimisers of --optimizer."""
-    precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
-    return make_optimizers(head, precision if settings.optimizer == "muon" else None)

@@ -10,28 +10,27 @@ from torch import Tensor, nn
 from support.processes import Processes
 
 WEIGHT_DECAY = 0.05
-
+_FLOOR = 0.02  # the last learning rate, as a share of the highest
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic with the steepest slope at zero (Jordan et al.)
 
 
-def cosine_lr(progress: float, peak: float, warmup: float = 0.02, floor: float = 0.02) -> float:
+def cosine_lr(progress: float, peak: float, warmup: float = 0.02) -> float:
     """Return the learning rate after a share of a training: linear warm-up, then cosine decay.
 
     Args:
         progress: share of the training that is done; clipped to [0, 1].
         peak: highest rate, reached at `warmup`.
         warmup: share of the training used by the linear rise.
-        floor: last rate as a share of `peak`.
     """
     progress = min(max(progress, 0.0), 1.0)
     if progress < warmup:
         # not 0, with which the first update would change nothing
         return peak * max(progress / warmup, 0.01)
     angle = math.pi * (progress - warmup) / (1.0 - warmup)
-    return peak * (floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(angle)))
+    return peak * (_FLOOR + (1.0 - _FLOOR) * 0.5 * (1.0 + math.cos(angle)))
 
 
-def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
+def orthogonalise(matrix: Tensor) -> Tensor:
     """Return roughly the nearest semi-orthogonal matrix to matrix (m, n).
 
     Most of its singular values lie in [0.7, 1.2].
@@ -41,7 +40,7 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     # the iteration needs singular values of at most 1; the Frobenius norm bounds them
     x = wide / wide.norm().clamp_min(1e-7)
-    for _ in range(steps):
+    for _ in range(5):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x if wide is matrix else x.T
@@ -54,24 +53,12 @@ class Muon(torch.optim.Optimizer):
     torch.optim.Muon always iterates in bf16, which CPUs without AVX-512 emulate at a tenth of the
     speed of fp32.
 
-    Args:
-        matrices: two-dimensional parameters.
-        lr: learning rate.
-        momentum: decay of the averaged gradient.
-        weight_decay: decoupled weight decay.
-        precision: dtype of the orthogonalisation.
+    matrices: two-dimensional parameters. precision: dtype of the orthogonalisation.
     """
 
-    def __init__(
-        self,
-        matrices: Iterable[Tensor],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        precision: torch.dtype,
-    ):
-        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    def __init__(self, matrices: Iterable[Tensor], precision: torch.dtype):
+        # momentum: decay of the averaged gradient
+        super().__init__(matrices, {"lr": 0.0, "momentum": 0.95, "weight_decay": WEIGHT_DECAY})
         self.precision = precision
 
     @torch.no_grad()
@@ -117,12 +104,7 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
     ]
     # lr=0: `apply_gradients` sets it at every update
     adamw = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)
-    if muon is None:
-        return [adamw]
-    return [
-        Muon(matrices, lr=0.0, momentum=0.95, weight_decay=WEIGHT_DECAY, precision=muon),
-        adamw,
-    ]
+    return [adamw] if muon is None else [Muon(matrices, muon), adamw]
 
 
 def apply_gradients(

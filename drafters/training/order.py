@@ -27,9 +27,8 @@ def batch(seed: int, step: int, size: int, images: int) -> list[int]:
 
 def captionless(seed: int, step: int, size: int) -> list[bool]:
     """Return which images of a batch are scored without their caption."""
-    return (
-        torch.rand(size, generator=generator(seed, "cpu", "captions", step)) < _DROPPED
-    ).tolist()
+    drawn = torch.rand(size, generator=generator(seed, "cpu", "captions", step))
+    return (drawn < _DROPPED).tolist()
 
 
 def feature_noise(

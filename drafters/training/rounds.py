@@ -101,9 +101,8 @@ class DrawnRounds:
     tokens: Tokens
     distribution: SamplingDistribution
 
-    def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> list[Drawn]:
-        """Return the drawn images in this order; picks: None, since all rows are trained on."""
-        assert picks is None
+    def __call__(self, images: Sequence[int]) -> list[Drawn]:
+        """Return the drawn images in this order."""
         head = deepcopy(self.head).to(self.target.dtype)  # what it keeps is for inference alone
         drafter = RecordingDrafter(head, self.target, self.distribution, SHAPE)
         way = Speculation(drafter, DynamicTree(SHAPE, refreshes=True), PROPOSALS["coupled"]())

@@ -52,19 +52,14 @@ class Joined:
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store and return as `models.base.Cache` says."""
         if layer in self.layers:
-            keys, values = (
-                # without a copy where the rows are the same
-                torch.cat([old if len(old) == len(new) else _spread(old, len(new)), new], 2)
-                for old, new in zip(self.layers[layer], (keys, values), strict=True)
-            )
+            before = self.layers[layer]
+            times = len(keys) // len(before[0])
+            if times > 1:
+                before = tuple(rows.repeat_interleave(times, 0) for rows in before)
+            keys, values = (torch.cat(pair, 2) for pair in zip(before, (keys, values), strict=True))
         if self.keeps:
             self.layers[layer] = keys, values
         return keys, values
-
-
-def _spread(rows: Tensor, count: int) -> Tensor:
-    """Return so many rows, each of the given ones several times."""
-    return rows.repeat_interleave(count // len(rows), 0)
 
 
 def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:
@@ -107,11 +102,11 @@ def _pad_rows(rows: Rows, more: int) -> Rows:
     return Rows(ids, features, rows.starts + more, rows.origins + more, rows.prompt + more)
 
 
-def part_of(rows: Rows, image: int, guidance: int) -> Rows:
-    """Return the rows of one of the images, without padding that all of them share."""
-    chosen = slice(image * guidance, (image + 1) * guidance)
+def row_of(rows: Rows, number: int) -> Rows:
+    """Return one of the rows, without its padding."""
+    chosen = slice(number, number + 1)
     starts, origins = rows.starts[chosen], rows.origins[chosen]
-    cut = int(torch.minimum(starts, origins.clamp_min(0)).min())
+    cut = int(starts.minimum(origins.clamp_min(0)))
     ids, features = rows.ids[chosen, cut:], rows.features[chosen, cut:]
     return Rows(ids, features, starts - cut, origins - cut, rows.prompt - cut)
 

@@ -1,7 +1,7 @@
 """What a block head predicts in the windows of drawn rounds, and its loss."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from drafters.block import BlockHead
-from drafters.hidden_states import Nodes, Stale
-from drafters.similarity import Directions, lineage_along
+from drafters.hidden_states import Stale
+from drafters.similarity import Directions, Recollection, lineage_along
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
@@ -113,26 +113,14 @@ def _recalled(
         tokens: (m, k, REACH) the last ones, the newest first.
         positions: (m, k) of the newest.
     """
-    most = max(reading.nodes.positions.shape[1] for reading in readings)
-    tables = [_padded(reading.nodes, most) for reading in readings]
-    names = "positions", "lineage", "hidden"
-    nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
-    nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
+    tables = zip(*(vars(reading.nodes).values() for reading in readings), strict=True)
+    standing, lineage, states = map(torch.cat, tables)
     root, above = positions[:, :1], target.grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)
     exact = hidden[:, slots].transpose(0, 1)
-    recollection = nodes.recollection(positions, Directions.of(target))
-    return Stale(recollection, nodes.hidden, exact).after(tokens)
-
-
-def _padded(nodes: Nodes, count: int) -> Nodes:
-    more = count - nodes.positions.shape[1]
-    return Nodes(
-        F.pad(nodes.positions, (0, more), value=-1),
-        F.pad(nodes.lineage, (0, 0, 0, more)),
-        F.pad(nodes.hidden, (0, 0, 0, more)),
-    )
+    recollection = Recollection.at(positions, standing, lineage, Directions.of(target))
+    return Stale(recollection, states.to(hidden.dtype), exact).after(tokens)
 
 
 def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
@@ -177,17 +165,12 @@ def _seen(rounds: Windows, roots: Tensor, starts: Tensor) -> Tensor:
     slot = torch.arange(n, device=starts.device)
     sequence = (slot < roots[:, None]) & (slot >= starts[:, None, None])  # (guidance, m, n)
     sequence = sequence[:, :, None].expand(-1, -1, 2 * steps, -1)
-    window = _visible(steps, starts.device).expand(guidance, m, -1, -1)
-    return torch.cat([sequence, window], 3).flatten(0, 1)
-
-
-def _visible(steps: int, device: torch.device) -> Tensor:
-    """Return what a window's slots see, (2 steps, 2 steps): best candidates, then true tokens."""
-    every = torch.ones(steps, steps, dtype=torch.bool, device=device)
-    diagonal = torch.eye(steps, dtype=torch.bool, device=device)
-    best = torch.cat([every.tril(), every & False], 1)
+    every = torch.ones(steps, steps, dtype=torch.bool, device=starts.device)
+    best = torch.cat([every.tril(), torch.zeros_like(every)], 1)
     # a true token sees the candidates before it and itself, as a candidate does in decoding
-    return torch.cat([best, torch.cat([every.tril(-1), diagonal], 1)])
+    true = torch.cat([every.tril(-1), every.tril() & every.triu()], 1)
+    window = torch.cat([best, true]).expand(guidance, m, -1, -1)
+    return torch.cat([sequence, window], 3).flatten(0, 1)
 
 
 @dataclass(frozen=True)

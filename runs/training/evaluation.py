@@ -10,7 +10,7 @@ import torch
 from configs.fields import mismatch, settings_dict, settings_fields
 from configs.training import TrainSettings
 from decoding.noise import image_seed
-from decoding.sampling import SamplingDistribution, choose
+from decoding.sampling import SamplingDistribution
 from drafters.block import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
@@ -132,9 +132,8 @@ class Evaluation:
             for step in range(min(LEVELS, rounds.inside.shape[1])):
                 inside = rounds.inside[:, step]  # a window may reach beyond the image
                 if bool(inside.any()):
-                    columns = scores.log_q, rounds.noise, scores.log_p, trust
-                    log_q, noise, log_p, share = (column[:, step][inside] for column in columns)
-                    gathered.add(step + 1, log_q, choose(log_p, noise), noise, log_p, share)
+                    columns = scores.log_q, scores.log_p, rounds.noise, trust
+                    gathered.add(step + 1, *(column[:, step][inside] for column in columns))
         return gathered.table()
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:

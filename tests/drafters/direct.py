@@ -62,13 +62,8 @@ class Image:
 
     def sequence(self, codes: list[int]) -> list[int]:
         """Ids of the first codes of the image, each row closed where the model closes rows."""
-        grid, first = self.target.grid, self.target.vocab.first_id
-        ids = []
-        for position, code in enumerate(codes):
-            ids.append(code + first)
-            if grid.row_end is not None and position % grid.columns == grid.columns - 1:
-                ids.append(grid.row_end + first)
-        return ids
+        slots = with_row_ends(torch.tensor(codes, dtype=torch.long), self.target.grid)
+        return (slots + self.target.vocab.first_id).tolist()
 
     @torch.inference_mode()
     def features(self, count: int) -> list[Tensor]:

@@ -21,9 +21,9 @@ from drafters.block import (
     choose_next,
     choose_window,
 )
-from drafters.hidden_states import Nodes, StaleHiddenStates, recalled
+from drafters.hidden_states import Stale, StaleHiddenStates
 from drafters.loading import LoadedDrafter
-from drafters.similarity import SHARPNESS, UNKNOWN, Directions
+from drafters.similarity import SHARPNESS, UNKNOWN, Directions, Recollection
 from drafters.window import WindowDrafts
 from models.base import Context
 from runs.methods import build_engine
@@ -48,17 +48,16 @@ def test_nodes_are_recalled_by_similarity() -> None:
     lineage = torch.tensor([[[1, 2, 3], [4, 1, 2], [0, 1, 2], [5, 5, 5]]])
     features = random(1, 2, 4, 3)
     tokens = torch.tensor([[[2, 1, 2], [3, 3, 3]]])
-    nodes = Nodes(positions, lineage, features)
     similar = Directions.from_embeddings(3 * directions, directions.dtype)  # of any length
-    recollection = nodes.recollection(torch.tensor([[5, 9]]), similar)
-    weights, similarity = recollection.after(tokens)
-    found = recalled(weights, features)
+    recollection = Recollection.at(torch.tensor([[5, 9]]), positions, lineage, similar)
+    above = random(1, 2, 2, 3)
+    found, similarity = Stale(recollection, features, above).after(tokens)
     cosines = (directions[tokens[0, 0]] * directions[lineage[0, 1:3]]).sum(-1)
     merits = cosines @ torch.tensor(SHARPNESS, dtype=torch.float64)
     expected = torch.einsum("n,gnh->gh", merits.softmax(0), features[0, :, 1:3])
     torch.testing.assert_close(found[0, :, 0], expected)
     assert similarity[0, 0] == pytest.approx(merits.max().item() / sum(SHARPNESS))
-    assert similarity[0, 1] == UNKNOWN  # where what is found is not read
+    assert similarity[0, 1] == UNKNOWN and torch.equal(found[0, :, 1], above[0, :, 1])
     assert recollection.known.tolist() == [[True, False]]
 
 

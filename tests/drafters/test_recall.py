@@ -51,16 +51,18 @@ def predictions(nodes: int, seed: int) -> Tensor:
     return torch.randn(1, nodes, VOCAB, generator=generator, dtype=torch.float64).log_softmax(-1)
 
 
+def similarity(tokens: Path, path: Path) -> float:
+    """The cosines of the last tokens, weighted by their sharpness; 1 for the same tokens."""
+    cosine = torch.nn.functional.cosine_similarity
+    pairs = zip(SHARPNESS, tokens[::-1], path[::-1], strict=True)
+    merits = [s * cosine(EMBEDDING[TEXT + a], EMBEDDING[TEXT + b], dim=0) for s, a, b in pairs]
+    return float(sum(merits)) / sum(SHARPNESS)
+
+
 def expected(tokens: Path, others: dict[Path, Tensor]) -> Tensor:
     """Softmax-weighted mean of predictions (vocab,); paths end with the newest token."""
-    merits = []
-    for path in others:
-        merit = 0.0
-        for back, sharpness in enumerate(SHARPNESS, 1):
-            pair = EMBEDDING[TEXT + tokens[-back]], EMBEDDING[TEXT + path[-back]]
-            merit += sharpness * torch.cosine_similarity(*pair, dim=0)
-        merits.append(merit)
-    weights = torch.stack(merits).softmax(0)
+    similarities = torch.tensor([similarity(tokens, path) for path in others], dtype=torch.float64)
+    weights = (sum(SHARPNESS) * similarities).softmax(0)
     return (weights[:, None] * torch.stack(list(others.values()))).sum(0).log_softmax(-1)
 
 
@@ -113,10 +115,10 @@ def test_nodes_read_what_stands_after_their_tokens() -> None:
     tree, picked = growing(5, missing, other, best), torch.tensor([[0, 1, 2]])
     log_q = found.expand(tree, picked, round).log_q[0]
     torch.testing.assert_close(log_q, window.draft.log_q[0, 1, [0, 1, 0]])
-    recalled = found.recall(tree, picked, round)
-    assert recalled.share[0, 0] == 0 != recalled.share[0, 1]
-    assert recalled.draft.trust[0, 0] == 1
-    torch.testing.assert_close(recalled.draft.log_q[0], log_q)
+    draft, share = found.recall(tree, picked, round)
+    assert share[0, 0] == 0 != share[0, 1]
+    assert draft.trust[0, 0] == 1
+    torch.testing.assert_close(draft.log_q[0], log_q)
 
 
 def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
@@ -130,9 +132,9 @@ def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
     by_position = plain.ahead()[:, 1:, None].expand(-1, -1, CANDIDATES, -1)
     torch.testing.assert_close(recalled.drafts.draft.log_q[:, 1:], by_position)
     code = recalled.drafts.codes[0, 1, 0].item()
-    mixed = rounds.drafter.recall(growing(2, code), ROOT, round)
-    assert mixed.share.item() == pytest.approx(BY_POSITION)
-    assert mixed.draft.trust.item() == 1
+    draft, share = rounds.drafter.recall(growing(2, code), ROOT, round)
+    assert share.item() == pytest.approx(BY_POSITION)
+    assert draft.trust.item() == 1
 
 
 def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
@@ -141,20 +143,12 @@ def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
     assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
 
 
-def similarity(tokens: Path, path: Path) -> float:
-    """The cosines of the last tokens, weighted by their sharpness; 1 for the same tokens."""
-    cosine = torch.nn.functional.cosine_similarity
-    pairs = zip(SHARPNESS, tokens[::-1], path[::-1], strict=True)
-    merits = [s * cosine(EMBEDDING[TEXT + a], EMBEDDING[TEXT + b], dim=0) for s, a, b in pairs]
-    return float(sum(merits)) / sum(SHARPNESS)
-
-
 def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
     rounds = observed()
-    recalled = rounds.drafter.recall(growing(2), ROOT, rounds.round())
+    draft, share = rounds.drafter.recall(growing(2), ROOT, rounds.round())
     m = max(similarity((3, 1, 2), path) for path in [(3, 1, 4), (3, 1, 5), (3, 2, 0)])
-    assert recalled.share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
-    trust = recalled.draft.trust.item()
+    assert share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
+    trust = draft.trust.item()
     assert trust == pytest.approx(math.exp(TRUST_MIXED[1] * max(m, 0) ** 3))
     least, slope = TRUST_ALONE
     alone = rounds.drafter.expand(growing(2), ROOT, rounds.round()).trust.item()

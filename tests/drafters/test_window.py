@@ -40,10 +40,12 @@ class Reading:
 
     dtype = torch.float64
 
-    def __init__(self, drafts: WindowDrafts, noise: Tensor):
-        self.drafts, self.noise, self.levels = drafts, noise, 0
+    def __init__(self, drafts: WindowDrafts, noise: Tensor, followed: bool):
+        self.drafts, self.noise, self.followed, self.levels = drafts, noise, followed, 0
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        if not self.followed:
+            self.drafts.following = None
         read, step = self.drafts.expand(tree, picked), tree.height
         drafts, tokens = self.drafts, tree.newest.tokens.gather(1, picked)
         factor = Coupled(Calibration((1.5, 0.5))).calibration.at(step + 1)
@@ -64,17 +66,9 @@ class Reading:
 def test_nodes_have_the_best_tokens_after_their_candidate(followed) -> None:
     """Also where another drafter has grown the level, so that its tokens have to be looked up."""
     drafts, noise = window()
-    drafter = Reading(drafts, noise)
-    if not followed:
-        drafter.drafts.__class__ = Forgetful
+    drafter = Reading(drafts, noise, followed)
     DynamicTree(SHAPE).grow(replace(drafts.round), drafter, Coupled())
     assert drafter.levels == STEPS
-
-
-class Forgetful(WindowDrafts):
-    def expand(self, tree: GrowingTree, picked: Tensor) -> Draft:
-        self.following = None
-        return super().expand(tree, picked)
 
 
 @pytest.mark.parametrize("proposal", [TopK(), Sampled()])

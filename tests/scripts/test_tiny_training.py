@@ -46,9 +46,9 @@ def test_muon_solves_a_linear_regression() -> None:
     torch.manual_seed(0)
     wanted, inputs = torch.randn(8, 6), torch.randn(200, 6)
     weight = torch.zeros(8, 6, requires_grad=True)
-    muon = Muon([weight], lr=1.0, momentum=0.9, weight_decay=0.0, precision=torch.float32)
+    muon = Muon([weight], torch.float32)
     for step in range(200):
-        muon.param_groups[0]["lr"] = 1 - step / 200
+        muon.param_groups[0] |= {"lr": 1 - step / 200, "momentum": 0.9, "weight_decay": 0.0}
         weight.grad = None
         (inputs @ (weight - wanted).T).square().mean().backward()
         muon.step()
