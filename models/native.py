@@ -95,13 +95,16 @@ class Compiler:
     version: str
     flags: tuple[str, ...]
 
-    def key(self) -> str:
-        """Return a hash of what the library depends on."""
+    @property
+    def library(self) -> Path:
+        """Where the library is, or will be: in the user's cache folder, by what it depends on."""
         sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
         command = shlex.join([*self.command, *self.flags])
         # torch's version, since the timings beside the library compare it with torch
         inputs = (*sources, command, self.version, _processor(), torch.__version__)
-        return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+        key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return Path(home) / "adt-tree" / f"kernels-{key}.so"
 
     def build(self, library: Path) -> None:
         """Compile the library; raises what `subprocess.run` does."""
@@ -125,7 +128,7 @@ def kernels() -> ctypes.CDLL:
     """
     compiler = find_compiler()
     try:
-        library = library_path(compiler)
+        library = compiler.library
         if not library.exists():
             library.parent.mkdir(parents=True, exist_ok=True)
             compiler.build(library)
@@ -137,12 +140,6 @@ def kernels() -> ctypes.CDLL:
         raise NoKernels(f"{command} cannot compile {SOURCE}: {lines[0]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoKernels(str(error)) from error
-
-
-def library_path(compiler: Compiler) -> Path:
-    """Return where the library is, or will be: in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "adt-tree" / f"kernels-{compiler.key()}.so"
 
 
 def find_compiler() -> Compiler:

@@ -12,19 +12,11 @@ from pathlib import Path
 
 from configs.fields import SettingsError
 from models.files.chameleon_parts import stored_names
-from models.files.entries import require_model
+from models.files.entries import MODEL_TYPES, require_model
 from models.files.weights import naming
 from support.json_files import read_object
 from support.output import remark
 
-# What config.json may have as model_type, by --model: transformers' name, then the authors'.
-MODEL_TYPES = {
-    "emu3": ("emu3",),
-    "emu3_5": ("Emu3",),
-    "janus_pro": ("janus", "multi_modality"),
-    "liquid": ("gemma",),
-    "glm_image": ("glm_image",),
-}
 _EMU3_5_IDS = 282_926
 _GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
@@ -117,7 +109,7 @@ def require_model_type(model: str, folder: Path) -> None:
     config = _config(folder)
     if config is not None and model in MODEL_TYPES:
         with naming(folder):
-            require_model(config, MODEL_TYPES[model], model)
+            require_model(config, model)
 
 
 def targets_in(path: str, folder: Path) -> tuple[str, ...]:
