@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch  # also loads OpenMP, which the library needs
 
@@ -47,21 +48,16 @@ class NoKernels(Exception):
     """The kernels cannot be built or loaded here; says why."""
 
 
-class Kernels:
-    """The functions of the library for hidden states and weights of certain types."""
-
-    def __init__(self, library: ctypes.CDLL, types: str):
-        for name, takes in _FUNCTIONS.items():
-            # The library exports addresses, since instances of templates have mangled names.
-            address = ctypes.c_void_p.in_dll(library, f"adt_{name}_{types}").value
-            signature = ctypes.CFUNCTYPE(None, *(_ARGUMENTS[kind] for kind in takes))
-            setattr(self, name, signature(address))
-
-
 @cache
-def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> Kernels:
-    """Return the functions for types of `NAMES`; raises as `kernels` does."""
-    return Kernels(kernels(), NAMES[dtype, stored])
+def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> SimpleNamespace:
+    """Return the library's functions for types of `NAMES`; raises as `kernels` does."""
+    functions = SimpleNamespace()
+    for name, takes in _FUNCTIONS.items():
+        # The library exports addresses, since instances of templates have mangled names.
+        address = _AT.in_dll(kernels(), f"adt_{name}_{NAMES[dtype, stored]}").value
+        signature = ctypes.CFUNCTYPE(None, *(_ARGUMENTS[kind] for kind in takes))
+        setattr(functions, name, signature(address))
+    return functions
 
 
 def vector_bytes() -> int:

@@ -18,7 +18,7 @@ from support.json_files import read_object
 from support.output import remark
 
 _EMU3_5_IDS = 282_926
-_GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
+GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
 
@@ -55,7 +55,7 @@ def _is_lumina_2(config: dict, folder: Path) -> bool:
 
 
 def _is_liquid(config: dict, folder: Path) -> bool:
-    return config.get("model_type") == "gemma" and config.get("vocab_size") != _GEMMA_IDS
+    return config.get("model_type") == "gemma" and config.get("vocab_size") != GEMMA_IDS
 
 
 # The first that holds is taken, so a model stands before those that it resembles.

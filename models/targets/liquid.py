@@ -16,6 +16,7 @@ from models.base import ImageVocab, TransformerSpec
 from models.codecs.codec import META
 from models.files.entries import filled, require_model, require_values
 from models.files.network import KeyMap
+from models.files.recognition import GEMMA_IDS
 from models.files.tokenizer_file import row_ids
 from models.targets.chameleon import WithVqgan
 from models.targets.llama import HEAD, llama_spec
@@ -24,7 +25,6 @@ from models.transformer import Transformer
 
 BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL = "<bos>", "<pad>", "<boi>", "<unconditional>"
 REQUEST = " Generate an image based on this description."
-GEMMA_IDS = 256_000  # of Gemma alone
 # transformers' GemmaConfig, with Liquid's ids; a config.json need not repeat them
 _DEFAULTS = {
     "vocab_size": GEMMA_IDS + 8192,
