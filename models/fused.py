@@ -82,11 +82,7 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
 
 
 def run_fused(
-    blocks: Blocks,
-    x: Tensor,
-    context: Context,
-    layers: Layers = (),
-    norm: nn.RMSNorm | None = None,
+    blocks: Blocks, x: Tensor, context: Context, layers: Layers, norm: nn.RMSNorm | None
 ) -> Tensor:
     """Run blocks by compiled kernels where these apply, else by torch; as `Blocks.forward`."""
     weights = _weights_for(blocks, x, context)

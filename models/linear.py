@@ -77,14 +77,11 @@ class Linear(nn.Linear):
         return self.__dict__ | {"packed": None}
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.packed is None or not self._multiplies(x):
+        packed = self.packed
+        # The kernels have no backward pass.
+        if packed is None or x.requires_grad or self.weight.requires_grad or not packed.take(x):
             return F.linear(x, self.weight, self.bias)
-        return self.packed.multiply(x, self.bias)
-
-    def _multiplies(self, x: Tensor) -> bool:
-        """Return whether the copy can be used: no gradient is wanted, and x has its type."""
-        trains = x.requires_grad or self.weight.requires_grad
-        return not trains and self.packed.take(x)
+        return packed.multiply(x, self.bias)
 
 
 def pack_weights(module: nn.Module) -> None:

@@ -135,7 +135,8 @@ class Emu3Prompts(Prompts):
 
 class Emu3(Family):
     name = "emu3"
-    prompts, vocabulary, frame = Emu3Prompts, Emu3Vocab, FRAME
+    prompts = Emu3Prompts
+    vocabulary, frame = Emu3Vocab, FRAME
     image_part = "image codec"
     decoder, ignored, renames = DECODER, ("model.vqmodel.",), _OLDER
 
