@@ -54,16 +54,6 @@ class Weights:
     packed: list[Panels]
     table: array  # (layers, 8) as `Layer` of `kernels/network.h` has it
     rotation: Tensor  # (positions, 2 head_dim) cosines and signed sines
-    changes: int  # `Linear.changes` when the copies were last compared
-
-    @property
-    def current(self) -> bool:
-        # comparing all copies takes longer than a counter, and this is asked in every pass
-        if self.changes == Linear.changes:
-            return True
-        self.changes = Linear.changes
-        # By identity: a copy is replaced, never changed.
-        return [linear.packed for linear in self.linears] == self.packed
 
 
 _weights: WeakKeyDictionary[Blocks, Weights] = WeakKeyDictionary()
@@ -92,11 +82,7 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
 
 
 def run_fused(
-    blocks: Blocks,
-    x: Tensor,
-    context: Context,
-    layers: Layers = (),
-    norm: nn.RMSNorm | None = None,
+    blocks: Blocks, x: Tensor, context: Context, layers: Layers, norm: nn.RMSNorm | None
 ) -> Tensor:
     """Run blocks by compiled kernels where these apply, else by torch; as `Blocks.forward`."""
     weights = _weights_for(blocks, x, context)
@@ -157,7 +143,8 @@ def _call(
 def weights_of(blocks: Blocks) -> Weights | None:
     """Return what kernels read of blocks, or None if they cannot be fused."""
     weights = _weights.get(blocks)
-    if weights is not None and weights.current:
+    # Copies are compared by identity: one is replaced, never changed.
+    if weights is not None and [linear.packed for linear in weights.linears] == weights.packed:
         return weights
     linears = [module for module in blocks.modules() if isinstance(module, Linear)]
     packed = [linear.packed for linear in linears]
@@ -171,7 +158,7 @@ def weights_of(blocks: Blocks) -> Weights | None:
     # Norms are not watched: what moves them moves the matrices, too, which drop their copies.
     table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
     stored, rotation = packed[0].stored, blocks.rotary.table_in(dtype)
-    _weights[blocks] = Weights(dtype, stored, linears, packed, table, rotation, Linear.changes)
+    _weights[blocks] = Weights(dtype, stored, linears, packed, table, rotation)
     return _weights[blocks]
 
 

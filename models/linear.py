@@ -61,36 +61,27 @@ class Linear(nn.Linear):
     """
 
     packed: Panels | None = None
-    changes = 0  # how often any copy was made or dropped, so that addresses are looked up again
 
     def _apply(self, *arguments, **flags) -> "Linear":
         """Drop the copy when the module moves or changes its type."""
-        self.keep(None)
+        self.packed = None
         return super()._apply(*arguments, **flags)
 
     def _load_from_state_dict(self, *arguments) -> None:
         """Drop the copy when the module gets other weights."""
-        self.keep(None)
+        self.packed = None
         super()._load_from_state_dict(*arguments)
-
-    def keep(self, packed: Panels | None) -> None:
-        """Take a copy of the weight, or drop it."""
-        self.packed = packed
-        Linear.changes += 1
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the copy out when the module is copied or pickled: it holds an address."""
         return self.__dict__ | {"packed": None}
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.packed is None or not self._multiplies(x):
+        packed = self.packed
+        # The kernels have no backward pass.
+        if packed is None or x.requires_grad or self.weight.requires_grad or not packed.take(x):
             return F.linear(x, self.weight, self.bias)
-        return self.packed.multiply(x, self.bias)
-
-    def _multiplies(self, x: Tensor) -> bool:
-        """Return whether the copy can be used: no gradient is wanted, and x has its type."""
-        trains = x.requires_grad or self.weight.requires_grad
-        return not trains and self.packed.take(x)
+        return packed.multiply(x, self.bias)
 
 
 def pack_weights(module: nn.Module) -> None:
@@ -103,7 +94,7 @@ def pack_weights(module: nn.Module) -> None:
     forget_packed(module)
     stored = stored_type(module)
     for linear in _packable(module):
-        linear.keep(Panels(linear.weight, stored))
+        linear.packed = Panels(linear.weight, stored)
 
 
 def stored_type(module: nn.Module) -> torch.dtype | None:
@@ -115,14 +106,11 @@ def stored_type(module: nn.Module) -> torch.dtype | None:
     if not weights:
         return None
     dtype = weights[0].dtype
-    shorter = (stored for of, stored in NAMES if of == dtype and stored.itemsize < dtype.itemsize)
-    kept = (stored for stored in shorter if all(_is_kept(weight, stored) for weight in weights))
-    return next(kept, dtype)
-
-
-def _is_kept(weight: Tensor, stored: torch.dtype) -> bool:
-    """Return whether a weight can be stored in a type without a loss."""
-    return torch.equal(weight.to(stored).to(weight.dtype), weight)
+    for of, stored in NAMES:
+        shorter = of == dtype and stored.itemsize < dtype.itemsize
+        if shorter and all(torch.equal(weight.to(stored).to(dtype), weight) for weight in weights):
+            return stored
+    return dtype
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
@@ -135,7 +123,7 @@ def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
 def forget_packed(module: nn.Module) -> None:
     """Drop the copies, before weights are trained or moved other than by the module's `.to`."""
     for linear in _linears(module):
-        linear.keep(None)
+        linear.packed = None
 
 
 def _linears(module: nn.Module) -> Iterator[Linear]:

@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch  # also loads OpenMP, which the library needs
 
@@ -47,21 +48,16 @@ class NoKernels(Exception):
     """The kernels cannot be built or loaded here; says why."""
 
 
-class Kernels:
-    """The functions of the library for hidden states and weights of certain types."""
-
-    def __init__(self, library: ctypes.CDLL, types: str):
-        for name, takes in _FUNCTIONS.items():
-            # The library exports addresses, since instances of templates have mangled names.
-            address = ctypes.c_void_p.in_dll(library, f"adt_{name}_{types}").value
-            signature = ctypes.CFUNCTYPE(None, *(_ARGUMENTS[kind] for kind in takes))
-            setattr(self, name, signature(address))
-
-
 @cache
-def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> Kernels:
-    """Return the functions for types of `NAMES`; raises as `kernels` does."""
-    return Kernels(kernels(), NAMES[dtype, stored])
+def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> SimpleNamespace:
+    """Return the library's functions for types of `NAMES`; raises as `kernels` does."""
+    functions = SimpleNamespace()
+    for name, takes in _FUNCTIONS.items():
+        # The library exports addresses, since instances of templates have mangled names.
+        address = _AT.in_dll(kernels(), f"adt_{name}_{NAMES[dtype, stored]}").value
+        signature = ctypes.CFUNCTYPE(None, *(_ARGUMENTS[kind] for kind in takes))
+        setattr(functions, name, signature(address))
+    return functions
 
 
 def vector_bytes() -> int:
@@ -95,13 +91,16 @@ class Compiler:
     version: str
     flags: tuple[str, ...]
 
-    def key(self) -> str:
-        """Return a hash of what the library depends on."""
+    @property
+    def library(self) -> Path:
+        """Where the library is, or will be: in the user's cache folder, by what it depends on."""
         sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
         command = shlex.join([*self.command, *self.flags])
         # torch's version, since the timings beside the library compare it with torch
         inputs = (*sources, command, self.version, _processor(), torch.__version__)
-        return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+        key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return Path(home) / "adt-tree" / f"kernels-{key}.so"
 
     def build(self, library: Path) -> None:
         """Compile the library; raises what `subprocess.run` does."""
@@ -125,7 +124,7 @@ def kernels() -> ctypes.CDLL:
     """
     compiler = find_compiler()
     try:
-        library = library_path(compiler)
+        library = compiler.library
         if not library.exists():
             library.parent.mkdir(parents=True, exist_ok=True)
             compiler.build(library)
@@ -137,12 +136,6 @@ def kernels() -> ctypes.CDLL:
         raise NoKernels(f"{command} cannot compile {SOURCE}: {lines[0]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoKernels(str(error)) from error
-
-
-def library_path(compiler: Compiler) -> Path:
-    """Return where the library is, or will be: in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "adt-tree" / f"kernels-{compiler.key()}.so"
 
 
 def find_compiler() -> Compiler:

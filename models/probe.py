@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.base import Context, TransformerSpec
 from models.fused import run_fused
 from models.linear import pack_weights, stored_type
-from models.native import NAMES, find_compiler, kernels, library_path
+from models.native import NAMES, find_compiler, kernels
 from models.transformer import Blocks
 from support.durable import encode_json, replace_file
 
@@ -64,7 +64,7 @@ def gains(dtype: torch.dtype, stored: torch.dtype) -> dict[int, float]:
 
 
 def _path() -> Path:
-    return library_path(find_compiler()).with_suffix(".gains.json")
+    return find_compiler().library.with_suffix(".gains.json")
 
 
 def _read() -> dict[str, dict[str, float]]:

@@ -32,13 +32,19 @@ class Rotary(nn.Module):
         return table.float() if dtype == torch.bfloat16 else table
 
     def _build(self, device: torch.device) -> Tensor:
-        frequency = self.theta ** -(
-            torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
-        )
-        angle = torch.outer(torch.arange(self.max_positions, dtype=torch.float32), frequency)
+        angle = self._angles()
         cos, sin = angle.cos(), angle.sin()
         # The sign is in the table, so that `rotate` need not negate half of its input.
         return torch.cat([cos, cos, -sin, sin], -1).to(device)
+
+    def _angles(self) -> Tensor:
+        """Return the angles (positions, head_dim / 2)."""
+        positions = torch.arange(self.max_positions, dtype=torch.float32)
+        return torch.outer(positions, self._frequencies(self.head_dim))
+
+    def _frequencies(self, width: int) -> Tensor:
+        """Return how far a position turns each pair of so many channels."""
+        return self.theta ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
 
 
 class RotaryGrid(Rotary):
@@ -54,9 +60,8 @@ class RotaryGrid(Rotary):
 
     def _build(self, device: torch.device) -> Tensor:
         half, side = self.head_dim // 2, self.image.side
-        frequency = self.theta ** -(torch.arange(0, half, 2, dtype=torch.float32) / half)
         # angles of one axis: (side, head_dim / 4)
-        angle = torch.outer(torch.arange(side, dtype=torch.float32), frequency)
+        angle = torch.outer(torch.arange(side, dtype=torch.float32), self._frequencies(half))
         rows, columns = angle[:, None].expand(-1, side, -1), angle[None].expand(side, -1, -1)
         pairs = torch.cat([rows, columns], -1).flatten(0, 1)  # (side^2, head_dim / 2)
         cos = pairs.cos().repeat_interleave(2, -1)  # (side^2, head_dim)
@@ -92,7 +97,7 @@ class RotaryGrids(Rotary):
         turned, rest = torch.arange(2 * half), self.rope.width + torch.arange(2 * kept)
         return torch.cat([turned[:half], rest[:kept], turned[half:], rest[kept:]])
 
-    def _build(self, device: torch.device) -> Tensor:
+    def _angles(self) -> Tensor:
         grid, width = self.grid, self.rope.width
         # (room, 3): in a text time, row and column are the same number
         text = torch.arange(grid.tokens - self.max_positions, 0)[:, None].expand(-1, 3)
@@ -101,13 +106,10 @@ class RotaryGrids(Rotary):
             cells = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
             numbers.append(begin + F.pad(cells, (1, 0)))  # time, row, column
             begin += max(rows, columns)
-        frequency = self.theta ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
         axes = [axis % 3 for axis, pairs in enumerate(self.rope.sections) for _ in range(pairs)]
-        angle = torch.cat(numbers)[:, axes] * frequency  # (positions, width / 2)
+        angle = torch.cat(numbers)[:, axes] * self._frequencies(width)  # (positions, width / 2)
         # The angle 0 keeps the channels that do not turn.
-        angle = F.pad(angle, (0, (self.head_dim - width) // 2))
-        cos, sin = angle.cos(), angle.sin()
-        return torch.cat([cos, cos, -sin, sin], -1).to(device)
+        return F.pad(angle, (0, (self.head_dim - width) // 2))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

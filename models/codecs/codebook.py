@@ -64,12 +64,10 @@ def _others_by_distance(latents: Tensor, codes: Tensor) -> np.ndarray:
     return order.numpy().astype(number_type(len(latents)))
 
 
-def write_table(
-    codebook: Tensor, path: Path, neighbours: int | None = None, chunk: int = 256
-) -> None:
-    """Compute a table, by `chunk` rows, and write it; the file appears only when it is whole."""
+def write_table(codebook: Tensor, path: Path, neighbours: int | None = None) -> None:
+    """Compute a table and write it; the file appears only when it is whole."""
     # It checks its arguments at once, before a file is begun; only its rows are lazy.
-    rows = nearest_codes(codebook, neighbours, chunk)
+    rows = nearest_codes(codebook, neighbours)
     shape = (len(codebook), neighbours or len(codebook) - 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as file:

@@ -59,10 +59,8 @@ class Codec:
 
     @property
     def size(self) -> tuple[int, int]:
-        return (
-            self.grid.columns * self.images.downsampling,
-            self.grid.rows * self.images.downsampling,
-        )
+        cell = self.images.downsampling
+        return self.grid.columns * cell, self.grid.rows * cell
 
     def encode(self, image: Image.Image) -> Tensor:
         """Return the codes (tokens,) of an RGB picture of any size, in raster order."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import ImageGrid
-from models.files.entries import require_values
+from models.files.entries import refusing, require_values
 from models.files.network import Network, Slot
 from models.files.weights import folder_shapes, naming, read_tensors, weight_files
 from support.border import Failure
@@ -85,16 +85,12 @@ class GlmVision:
 
 def vision_network(config: dict) -> Network:
     """Return the networks of a config.json; ValueError for an entry that cannot be used."""
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import GlmImageVisionConfig, GlmImageVisionModel, GlmImageVQVAEConfig
     from transformers.models.glm_image.modeling_glm_image import GlmImageVQVAE
 
     sections = [config.get(name) or {} for name in ("vision_config", "vq_config")]
-    try:
+    with refusing("vision_config or vq_config"):
         visual, quantiser = GlmImageVisionConfig(**sections[0]), GlmImageVQVAEConfig(**sections[1])
-    except (StrictDataclassError, TypeError) as error:
-        shown = " ".join(str(error).split())
-        raise ValueError(f"config.json: vision_config or vq_config: {shown}") from error
     # A larger size needs its patches in blocks of that side, and here they are in raster order.
     require_values(visual.to_dict(), {"spatial_merge_size": (1,)})
     with torch.device("meta"):

@@ -5,8 +5,7 @@ first is the image. Only its convolutions over time see the four; those in the p
 the memory and the time, see one.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import VqganFiles
-from models.files.entries import require_values
+from models.files.entries import refusing, require_values
 from models.files.network import Network, Slot
 from models.files.weights import folder_shapes, naming, weight_files
 
@@ -50,7 +49,7 @@ def movq_sizes(given: object) -> VqganConfig:
 
     given = given if isinstance(given, dict) else {}
     require_values(given, _BUILT, "vq_config.")
-    with _refusing():
+    with refusing("vq_config"):
         config = Emu3VQVAEConfig(**given)
         factors = tuple(config.channel_multiplier)
         scale = 2 ** (len(factors) - 1)  # pixels per token
@@ -65,16 +64,6 @@ def movq_sizes(given: object) -> VqganConfig:
         )
 
 
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Turn what the library raises for wrong sizes, of several types, into a ValueError."""
-    try:
-        yield
-    except Exception as error:
-        why = str(error).partition("\n")[0]
-        raise ValueError(f"config.json: vq_config: {why}") from error
-
-
 @dataclass(frozen=True)
 class MovqFiles(VqganFiles):
     entries: dict = field(default_factory=dict)  # of transformers' configuration
@@ -82,7 +71,7 @@ class MovqFiles(VqganFiles):
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
         from transformers import Emu3VQVAE, Emu3VQVAEConfig
 
-        with _refusing(), torch.device("meta"):
+        with refusing("vq_config"), torch.device("meta"):
             model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
         slots = {self.prefix + name: Slot(name) for name in model.state_dict()}
         counters = tuple(key for key in slots if key.endswith(_COUNTER))

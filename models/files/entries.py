@@ -1,13 +1,33 @@
 """Checks of the entries of config.json; a fault names the entry, its value and what is allowed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 from configs.fields import mismatch, one_of
 
+# What config.json may have as model_type, by --model: transformers' name, then the authors'.
+MODEL_TYPES = {
+    "emu3": ("emu3",),
+    "emu3_5": ("Emu3",),
+    "janus_pro": ("janus", "multi_modality"),
+    "liquid": ("gemma",),
+    "glm_image": ("glm_image",),
+}
+
 
 def refuse_entry(name: str, value: object, expected: str, file: str = "config.json") -> NoReturn:
     raise mismatch(f"{file}: {name}", repr(value), expected)
+
+
+@contextmanager
+def refusing(section: str) -> Iterator[None]:
+    """Turn what a library raises for entries that it cannot use, of many types, into one line."""
+    try:
+        yield
+    except Exception as error:
+        shown = " ".join(str(error).split())
+        raise ValueError(f"config.json: {section}: {shown}") from error
 
 
 def require_values(
@@ -26,10 +46,10 @@ def require_values(
             refuse_entry(f"{prefix}{name}", value, " or ".join(told), file)
 
 
-def require_model(config: Mapping[str, object], kinds: tuple[str, ...], model: str) -> str:
-    """Return `model_type` of a config.json; ValueError unless it is one of `kinds`."""
-    if (kind := config.get("model_type")) not in kinds:
-        expected = f"{one_of(map(repr, kinds))} for --model {model}"
+def require_model(config: Mapping[str, object], model: str) -> str:
+    """Return `model_type` of a config.json; ValueError unless --model reads it."""
+    if (kind := config.get("model_type")) not in MODEL_TYPES[model]:
+        expected = f"{one_of(map(repr, MODEL_TYPES[model]))} for --model {model}"
         raise mismatch("config.json: model_type", repr(kind), expected)
     return kind
 

@@ -12,21 +12,13 @@ from pathlib import Path
 
 from configs.fields import SettingsError
 from models.files.chameleon_parts import stored_names
-from models.files.entries import require_model
+from models.files.entries import MODEL_TYPES, require_model
 from models.files.weights import naming
 from support.json_files import read_object
 from support.output import remark
 
-# What config.json may have as model_type, by --model: transformers' name, then the authors'.
-MODEL_TYPES = {
-    "emu3": ("emu3",),
-    "emu3_5": ("Emu3",),
-    "janus_pro": ("janus", "multi_modality"),
-    "liquid": ("gemma",),
-    "glm_image": ("glm_image",),
-}
 _EMU3_5_IDS = 282_926
-_GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
+GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
 
@@ -63,7 +55,7 @@ def _is_lumina_2(config: dict, folder: Path) -> bool:
 
 
 def _is_liquid(config: dict, folder: Path) -> bool:
-    return config.get("model_type") == "gemma" and config.get("vocab_size") != _GEMMA_IDS
+    return config.get("model_type") == "gemma" and config.get("vocab_size") != GEMMA_IDS
 
 
 # The first that holds is taken, so a model stands before those that it resembles.
@@ -117,7 +109,7 @@ def require_model_type(model: str, folder: Path) -> None:
     config = _config(folder)
     if config is not None and model in MODEL_TYPES:
         with naming(folder):
-            require_model(config, MODEL_TYPES[model], model)
+            require_model(config, model)
 
 
 def targets_in(path: str, folder: Path) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from support.json_files import read_object
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 _IMAGE_PREFIX = "IMGIMG"
+_DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")  # of the codes in the names of image tokens
 ROW_END = "<reserved08799>"  # of Lumina-mGPT
 FIRST_CODE = 155_000  # Lumina-mGPT 2.0's id of image code 0
 _CODES = 16_384  # of its published codec; config.json does not tell
@@ -51,9 +52,7 @@ class ChameleonVocab(Words):
     def image(self) -> ImageVocab:
         """The image ids. A name spells its code: IMGIMG, the digits as letters A to J, Z."""
         code_of = {
-            id: int(
-                "".join(str(ord(letter) - ord("A")) for letter in name[len(_IMAGE_PREFIX) : -1])
-            )
+            id: int(name.removeprefix(_IMAGE_PREFIX)[:-1].translate(_DIGITS))
             for name, id in self.ids.items()
             if name.startswith(_IMAGE_PREFIX)
         }

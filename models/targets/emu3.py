@@ -32,9 +32,8 @@ from models.codecs.codec import Fit
 from models.codecs.movq import MovqFiles, movq_files, movq_sizes
 from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
 from models.files.entries import filled, require_model
-from models.files.recognition import MODEL_TYPES
-from models.files.tokenizer_file import load_tokenizer, read_ranks, row_ids, tokenizer_of
-from models.files.weights import HUB_TOKENIZER, all_of, naming
+from models.files.tokenizer_file import read_ranks, row_ids, tokenizer_of
+from models.files.weights import all_of, naming
 from models.targets.family import Family
 from models.targets.llama import llama_spec
 from models.targets.prompts import Prompts, Words
@@ -137,11 +136,12 @@ class Emu3Prompts(Prompts):
 class Emu3(Family):
     name = "emu3"
     prompts = Emu3Prompts
+    vocabulary, frame = Emu3Vocab, FRAME
     image_part = "image codec"
     decoder, ignored, renames = DECODER, ("model.vqmodel.",), _OLDER
 
     def entries(self, config: dict) -> dict:
-        require_model(config, MODEL_TYPES[self.name], self.name)
+        require_model(config, self.name)
         entries = filled(self.section(config), _DEFAULTS)
         rope = entries.get("rope_parameters")
         theta = rope.get("rope_theta") if isinstance(rope, dict) else None
@@ -158,10 +158,6 @@ class Emu3(Family):
         # which ids are codes is in the tokenizer; the last ones fit as well
         count = movq_sizes(config.get("vq_config")).n_embed
         return ImageVocab(max(0, self.spec(config).vocab - count), count)
-
-    def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
-        path = folder / HUB_TOKENIZER
-        return Emu3Vocab(load_tokenizer(path), path, FRAME)
 
     def image_files(self, folder: Path, options: TargetOptions) -> MovqFiles:
         config = read_object(folder / "config.json")

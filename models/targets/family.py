@@ -45,6 +45,7 @@ class Family(ABC):
 
     name: str
     prompts: type[Prompts]
+    vocabulary: type[Words] = Words
     fit: Fit = ADM  # how pictures are brought to the model's size
     decoded = True  # whether its image tokenizer makes pixels
     # names of the parts in reports, and flags that name their files
@@ -78,7 +79,7 @@ class Family(ABC):
     def words(self, folder: Path, options: TargetOptions) -> Words:
         """Return the text tokenizer."""
         path = folder / HUB_TOKENIZER
-        return Words(load_tokenizer(path), path, self.frame)
+        return self.vocabulary(load_tokenizer(path), path, self.frame)
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         """Return where the image tokenizer's weights are."""

@@ -22,7 +22,6 @@ from models.codecs.codec import Codec, Fit
 from models.codecs.glm_codec import GlmPainter, GlmVision, TokenPicture, glm_codebook, lacks_painter
 from models.files.entries import filled, refuse_entry, require_model, require_values
 from models.files.network import KeyMap, Slot
-from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import HUB_TOKENIZER
 from models.targets.family import Checked, Family
@@ -255,7 +254,7 @@ class GlmImage(Family):
         return Checked(f"{text}diffusers paints with {painter.root}", painter.bytes)
 
     def _text(self, config: dict) -> dict:
-        require_model(config, MODEL_TYPES[self.name], self.name)
+        require_model(config, self.name)
         text = config.get("text_config") or {}
         if not isinstance(text, dict):
             refuse_entry("text_config", text, "a table")

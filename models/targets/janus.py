@@ -25,7 +25,6 @@ from models.codecs.vqgan_files import VqganFiles, janus_vq
 from models.embedding import Embedding
 from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
 from models.files.network import KeyMap, Network, Slot
-from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import row_ids
 from models.files.weights import naming
 from models.linear import Linear
@@ -72,7 +71,7 @@ class JanusConfig:
 
 
 def janus_config(config: Mapping[str, object]) -> JanusConfig:
-    kind = require_model(config, MODEL_TYPES["janus_pro"], "janus_pro")
+    kind = require_model(config, "janus_pro")
     return (_transformers if kind == "janus" else _authors)(config)
 
 

@@ -16,7 +16,7 @@ from models.base import ImageVocab, TransformerSpec
 from models.codecs.codec import META
 from models.files.entries import filled, require_model, require_values
 from models.files.network import KeyMap
-from models.files.recognition import MODEL_TYPES
+from models.files.recognition import GEMMA_IDS
 from models.files.tokenizer_file import row_ids
 from models.targets.chameleon import WithVqgan
 from models.targets.llama import HEAD, llama_spec
@@ -25,7 +25,6 @@ from models.transformer import Transformer
 
 BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL = "<bos>", "<pad>", "<boi>", "<unconditional>"
 REQUEST = " Generate an image based on this description."
-GEMMA_IDS = 256_000  # of Gemma alone
 # transformers' GemmaConfig, with Liquid's ids; a config.json need not repeat them
 _DEFAULTS = {
     "vocab_size": GEMMA_IDS + 8192,
@@ -72,7 +71,7 @@ class Liquid(WithVqgan):
     ignored = (HEAD,)
 
     def entries(self, config: dict) -> dict:
-        require_model(config, MODEL_TYPES[self.name], self.name)
+        require_model(config, self.name)
         entries = filled(config, _DEFAULTS)
         require_values(entries, _BUILT)
         return {name: entries[name] for name in entries if name not in ("head_dim", *_BUILT)}

@@ -6,7 +6,7 @@ from compilers import needs_compiler
 
 from models import probe
 from models.base import TransformerSpec
-from models.native import find_compiler, kernels, library_path
+from models.native import kernels
 from models.probe import faster, gains
 from models.transformer import Blocks
 
@@ -17,9 +17,7 @@ pytestmark = needs_compiler
 def empty(tmp_path, monkeypatch) -> None:
     """Nothing was measured yet; the library is there."""
     kernels()
-    path = library_path(find_compiler())
-    monkeypatch.setattr(probe, "kernels", kernels)
-    monkeypatch.setattr(probe, "library_path", lambda compiler: tmp_path / path.name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     gains.cache_clear()
     yield
     gains.cache_clear()
@@ -36,6 +34,7 @@ def test_a_machine_is_measured_once_for_every_type(monkeypatch) -> None:
 
 def test_a_damaged_file_is_measured_again(monkeypatch) -> None:
     monkeypatch.setattr(probe, "_gain", lambda *_: 2.0)
+    probe._path().parent.mkdir()
     probe._path().write_text("{")
     assert gains(torch.float64, torch.float64) == {256: 4.0, 1024: 4.0}
     assert '"fp64"' in probe._path().read_text()

@@ -11,13 +11,8 @@ from models import HARMLESS
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_the_harmless_warning_is_kept_back_and_others_are_not(name, caplog) -> None:
+def test_the_harmless_warning_is_kept_back_and_others_are_not(name) -> None:
     logger = logging.getLogger(name)
-    logger.warning("%s, which nobody here can act on", HARMLESS[name])
-    logger.warning("something else")
-    said = [record.getMessage() for record in caplog.records]
-    assert "something else" in said or not logger.propagate
-    assert not any(HARMLESS[name] in words for words in said)
     record = logging.LogRecord(name, logging.WARNING, "", 0, "something else", None, None)
     assert logger.filter(record)
     record.msg = f"<enum 'X'> {HARMLESS[name]}"
