@@ -7,7 +7,7 @@ from decoding.device import arange
 from decoding.drafter import TreeDrafter
 from decoding.policies.base import Controller, FixedController
 from decoding.proposals import Proposal
-from decoding.round import Round, RoundShape, TreeShape
+from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
 from support.compiler import fused
 
@@ -28,7 +28,7 @@ class LevelPolicy:
         """Return the trees with all levels of the round."""
         tree = GrowingTree.root(round.inputs.code, drafter.dtype)
         for level in range(1, round.shape.depth + 1):
-            picked = self.pick(tree, round.shape)  # (images, k)
+            picked = self.pick(tree, round.shape.width)  # (images, k)
             draft = drafter.expand(tree, picked, round)
             count = self.children(level, round.shape.width)
             if draft.children is None:
@@ -40,7 +40,7 @@ class LevelPolicy:
             tree = tree.extend(picked, tokens, log_hits, draft.log_q if round.keep_q else None)
         return tree
 
-    def pick(self, tree: GrowingTree, shape: RoundShape) -> Tensor:
+    def pick(self, tree: GrowingTree, width: int) -> Tensor:
         """Return the nodes (images, k) of the newest level to expand, by their index in it."""
         raise NotImplementedError
 
@@ -73,13 +73,11 @@ class DynamicTree(LevelPolicy):
         tree = self.grow_levels(round, drafter, proposal).complete()
         return best_nodes(tree, verify_gain(tree) if self.refreshes else tree.scores, round)
 
-    def pick(self, tree: GrowingTree, shape: RoundShape) -> Tensor:
+    def pick(self, tree: GrowingTree, width: int) -> Tensor:
         if tree.height == 0:
             return tree.newest.parents  # the root's index in its level: 0
         scores = tree.newest.scores
-        # the best first where an image may expand fewer (`within_limits`)
-        ordered = not shape.uniform
-        return scores.topk(min(shape.width, scores.shape[1]), dim=1, sorted=ordered).indices
+        return scores.topk(min(width, scores.shape[1]), dim=1).indices
 
 
 def best_nodes(tree: DraftTree, gain: Tensor, round: Round) -> DraftTree:

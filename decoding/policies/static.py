@@ -9,7 +9,7 @@ from decoding.device import constant
 from decoding.drafter import TreeDrafter
 from decoding.policies.dynamic import LevelPolicy
 from decoding.proposals import Proposal
-from decoding.round import Round, RoundShape, TreeShape
+from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
 
 # `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as
@@ -72,7 +72,7 @@ class StaticTree(LevelPolicy):
     def children(self, level: int, width: int) -> int:
         return 1 + max(path[-1] for path in self.paths if len(path) == level)
 
-    def pick(self, tree: GrowingTree, shape: RoundShape) -> Tensor:
+    def pick(self, tree: GrowingTree, width: int) -> Tensor:
         ranks = self._ranks[tree.height]
         return self._rows(tree, [ranks[parent] for parent in self.expanded[tree.height]])
 

@@ -185,7 +185,7 @@ def test_the_page_shows_the_large_grid(original, monkeypatch) -> None:
     pipe = Pipeline.from_pretrained(
         original, method="jacobi", target_size="96x64", dtype="fp64", device="cpu"
     )
-    asked = Wish("a cat", "jacobi", 3, 1.0, guidance_scale=1.0, top_k=0, slow=True)
+    asked = Wish("a cat", "jacobi", 3, 1.0, guidance_scale=1.0, top_k=0, tokens=0, slow=True)
     values = list(Painter(pipe, pause=0.0).draw(asked))
     panels = [panel for value in values for panel in value["panels"]]
     plain, fast = values[-1]["panels"]

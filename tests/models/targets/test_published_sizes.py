@@ -18,6 +18,7 @@ from small_janus import authors_config, authors_state
 
 import main
 from configs.targets import META_FILES
+from configs.tools import InspectSettings
 from drafters.loading import drafter_network
 from models.base import ImageRope
 from models.codecs.vqgan import VqganConfig, write_config
@@ -25,6 +26,7 @@ from models.codecs.vqgan_network import Vqgan
 from models.files.network import Network
 from models.fused import can_fuse
 from models.registry import FAMILIES
+from runs.check.files import Examination
 
 HIDDEN, VOCAB, CODES = 4096, 65536, 8192
 CONFIG = {
@@ -244,10 +246,11 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
         codec = shapes_of(Vqgan(VQGAN).state_dict())
     write_hollow(tokenizer / "vqgan.safetensors", codec)
 
-    words = ["inspect", "--model=anole", "--dtype=bf16", f"--model_path={folder}"]
-    words += [f"--drafter_path={drafter}"]
-    assert main.main([*words, "--json"]) == 0
-    memory = json.loads(capsys.readouterr().out)["memory"]
+    given = {"model_path": str(folder), "drafter_path": str(drafter)}
+    settings = InspectSettings(model="anole", dtype="bf16", device="cpu", **given)
+    report = Examination(settings).report()
+    assert not report.faults
+    memory = report.memory
     assert memory["target weights"] == 2 * 6_778_785_792
     assert memory["drafter weights"] == 2 * 504_393_728
     assert memory["target keys and values"] == 2 * 2 * 32 * 2 * (4096 + 59) * HIDDEN
@@ -257,6 +260,7 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     at_work = 5 * 4 * VQGAN.ch * VQGAN.resolution**2
     assert memory["image tokenizer at work"] == pytest.approx(at_work, rel=0.01)
     (tokenizer / "vqgan.safetensors").unlink()
-    assert main.main(words) == 1
+    words = [f"--{flag}={value}" for flag, value in given.items()]
+    assert main.main(["inspect", "--model=anole", *words]) == 1
     said = capsys.readouterr().out
     assert "found no vqgan.safetensors or vqgan.ckpt" in said and META_FILES in said
