@@ -33,11 +33,11 @@ class Directions:
     """
 
     codes: Tensor  # (codes, hidden) embeddings, of any length
-    scales: Tensor  # (codes,) 1 / the norms of these
+    norms: Tensor  # (codes,) of these
 
     @classmethod
     def of(cls, target: TargetModel) -> "Directions":
-        """Return those of a target's codes; where it is on one device they take no memory."""
+        """Return those of a target's codes; where it is on one device the codes take no memory."""
         codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
         dtype = torch.promote_types(target.dtype, torch.float32)
         return cls.from_embeddings(codes.to(target.device), dtype)
@@ -45,18 +45,19 @@ class Directions:
     @classmethod
     def from_embeddings(cls, codes: Tensor, dtype: torch.dtype) -> "Directions":
         """Return those of embeddings (codes, hidden), computed in this dtype."""
-        norms = torch.linalg.vector_norm(codes, dim=1, dtype=dtype)
-        return cls(codes, 1 / norms.clamp_min(1e-12))
+        # in parts, since torch copies what it widens
+        norms = [torch.linalg.vector_norm(part, dim=1, dtype=dtype) for part in codes.split(4096)]
+        return cls(codes, torch.cat(norms).clamp_min(1e-12))
 
     def __call__(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Codes (...) -> directions (..., hidden); lengths: (...) of them, 1 if None."""
-        return _directions(self.codes, self.scales, tokens, lengths)
+        return _directions(self.codes, self.norms, tokens, lengths)
 
 
 @fused
-def _directions(codes: Tensor, scales: Tensor, tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    scales = scales[tokens] if lengths is None else scales[tokens] * lengths
-    return F.embedding(tokens, codes).to(scales.dtype) * scales[..., None]
+def _directions(codes: Tensor, norms: Tensor, tokens: Tensor, lengths: Tensor | None) -> Tensor:
+    directions = F.embedding(tokens, codes).to(norms.dtype) / norms[tokens][..., None]
+    return directions if lengths is None else directions * lengths[..., None]
 
 
 def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leav
 _NAMES = ("ids", "features", "starts", "origins")
 # flags that change what a target makes of a caption; older folders do not name them
 CAPTION_FLAGS = ("negative_prompt", "tokenizer_path", "text_encoder_path")
-Rower = Callable[[Sequence[int], Sequence[int] | None], Rows]
+Rower = Callable[..., Rows]  # of `Computed` or `Cached`
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Cached:
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         rows = [self._read(image) for image in images]
         if picks is not None:
-            rows = list(map(row_of, rows, picks))
+            rows = [row_of(row, pick) for row, pick in zip(rows, picks, strict=True)]
         return join_rows(rows).to(self.device, rows[0].features.dtype)
 
     def _read(self, image: int) -> Rows:

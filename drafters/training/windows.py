@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.device import identity
 from decoding.noise import gumbel
 from drafters.block import BlockHead
 from drafters.hidden_states import Stale
@@ -113,8 +114,10 @@ def _recalled(
         tokens: (m, k, REACH) the last ones, the newest first.
         positions: (m, k) of the newest.
     """
-    tables = zip(*(vars(reading.nodes).values() for reading in readings), strict=True)
-    standing, lineage, states = map(torch.cat, tables)
+    standing, lineage, states = (
+        torch.cat([getattr(reading.nodes, name) for reading in readings])
+        for name in ("positions", "lineage", "hidden")
+    )
     root, above = positions[:, :1], target.grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)
@@ -168,7 +171,7 @@ def _seen(rounds: Windows, roots: Tensor, starts: Tensor) -> Tensor:
     every = torch.ones(steps, steps, dtype=torch.bool, device=starts.device)
     best = torch.cat([every.tril(), torch.zeros_like(every)], 1)
     # a true token sees the candidates before it and itself, as a candidate does in decoding
-    true = torch.cat([every.tril(-1), every.tril() & every.triu()], 1)
+    true = torch.cat([every.tril(-1), identity(steps, starts.device)], 1)
     window = torch.cat([best, true]).expand(guidance, m, -1, -1)
     return torch.cat([sequence, window], 3).flatten(0, 1)
 

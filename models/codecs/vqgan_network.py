@@ -19,8 +19,8 @@ class SpatialNorm(nn.Module):
     def __init__(self, channels: int, config: VqganConfig):
         super().__init__()
         self.norm_layer = nn.GroupNorm(config.num_groups, channels, EPSILON)
-        self.conv_y = nn.Conv2d(config.z_channels, channels, 1)
-        self.conv_b = nn.Conv2d(config.z_channels, channels, 1)
+        self.conv_y = nn.Conv2d(config.embed_dim, channels, 1)
+        self.conv_b = nn.Conv2d(config.embed_dim, channels, 1)
 
     def forward(self, hidden: Tensor, latents: Tensor) -> Tensor:
         """(n, channels, height, width); latents: (n, embed_dim, rows, columns)."""

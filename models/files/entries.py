@@ -21,7 +21,7 @@ def refuse_entry(name: str, value: object, expected: str, file: str = "config.js
 
 
 @contextmanager
-def refusing(section: str) -> Iterator[None]:
+def naming_section(section: str) -> Iterator[None]:
     """Turn what a library raises for entries that it cannot use, of many types, into one line."""
     try:
         yield

@@ -17,6 +17,7 @@ tokens for the image codes: their ids are fixed. tokenizer_config.json names the
 begin with, and where there is no token for the end of a turn, its name is text.
 """
 
+import re
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ from models.targets.prompts import Prompts, Words
 from support.json_files import read_object
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
-_IMAGE_PREFIX = "IMGIMG"
+_IMAGE_NAME = re.compile("IMGIMG([A-J]+)Z")
 _DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")  # of the codes in the names of image tokens
 ROW_END = "<reserved08799>"  # of Lumina-mGPT
 FIRST_CODE = 155_000  # Lumina-mGPT 2.0's id of image code 0
@@ -52,13 +53,13 @@ class ChameleonVocab(Words):
     def image(self) -> ImageVocab:
         """The image ids. A name spells its code: IMGIMG, the digits as letters A to J, Z."""
         code_of = {
-            id: int(name.removeprefix(_IMAGE_PREFIX)[:-1].translate(_DIGITS))
+            id: int(match[1].translate(_DIGITS))
             for name, id in self.ids.items()
-            if name.startswith(_IMAGE_PREFIX)
+            if (match := _IMAGE_NAME.fullmatch(name))
         }
         if not code_of:
             raise ValueError(
-                f"text_tokenizer.json has no image tokens ({_IMAGE_PREFIX}...): it is another "
+                "text_tokenizer.json has no image tokens (IMGIMG...): it is another "
                 "model's, such as Lumina-mGPT 2.0's (--model lumina_mgpt2)"
             )
         first = min(code_of)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -25,13 +26,14 @@ from models.codecs.peak import META_DEVICE
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
-from models.files.weights import TensorInfo, listed_files, naming, read_header
+from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked
 from runs.check.memory import cache_bytes, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
+from support.extras import install
 from support.json_files import read_object
 
 
@@ -63,7 +65,12 @@ class NetworkFiles:
     folder: Path | None = None
     spec: TransformerSpec | None = None
     network: Network | None = None
-    tensors: dict[str, TensorInfo] = field(default_factory=dict)  # by key; none if a file is faulty
+    tensors: dict[str, TensorInfo] = field(default_factory=dict)  # in readable files, by key
+    unread: set[str] = field(default_factory=set)  # keys that the index places in other files
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {key: info.shape for key, info in self.tensors.items()}
 
 
 class Examination:
@@ -91,6 +98,7 @@ class Examination:
                 image = together.grid, codes
                 self._compare_positions(target.spec, together)
         drafter = self._look_at_drafter(target.spec)
+        self._look_at_quantization()
         memory = memory_of(settings, target.network, drafter, image)
         memory |= {name: part.bytes for name, part in parts.items() if part and part.bytes}
         if image is not None and family.decoded:
@@ -146,10 +154,9 @@ class Examination:
                 text = "not compared: the target's cannot be used"
                 self._add(files.part, "config.json", text, NOTE)
                 return
-            shapes = {key: info.shape for key, info in files.tensors.items()}
             with naming(files.folder):
                 spec = spec_of(config)
-                if faults := size_faults(config, shapes):
+                if faults := size_faults(config, files.shapes, files.unread):
                     raise ValueError(f"config.json: {'; '.join(faults)}")
             if files.tensors:  # sizes that no weights confirm might be too large to be built
                 files.network = network_of(config)
@@ -158,30 +165,35 @@ class Examination:
             text = f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
             self._add(files.part, "config.json", text)
         if files.network is not None:
-            faults = files.network.faults(shapes)
-            fitting = f"{len(files.network.keys)} keys and shapes as expected"
-            text = f"{len(faults)} differences" if faults else fitting
-            self._add(files.part, "keys", text, FAULT if faults else OK, faults)
+            self._compare_keys(files)
 
     def _read_weights(self, files: NetworkFiles) -> None:
         paths: list[Path] = []
         with self._catching(files.part, "weights", files.flag):
-            paths = listed_files(files.folder)
-        headers = []
+            paths, shards = listed_files(files.folder), placed_keys(files.folder)
         for path in paths:
             with self._catching(files.part, path.name):
                 if not path.is_file():
                     raise ValueError(f"missing; source: {self.sources[files.flag]}")
-                headers.append(read_header(path))
-                text = f"{len(headers[-1])} tensors, {size(path.stat().st_size)}"
+                header = read_header(path)
+                files.tensors |= header
+                text = f"{len(header)} tensors, {size(path.stat().st_size)}"
                 self._add(files.part, path.name, text)
-        if not headers or len(headers) < len(paths):
-            return
-        files.tensors = {key: info for header in headers for key, info in header.items()}
-        types = Counter(info.dtype for info in files.tensors.values())
-        words = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in types.most_common())
-        count = sum(info.count for info in files.tensors.values())
-        self._add(files.part, "stored", f"{count:,} parameters: {words}")
+                continue
+            files.unread |= {key for key, shard in shards.items() if shard == path}
+        if files.tensors:
+            types = Counter(info.dtype for info in files.tensors.values())
+            words = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in types.most_common())
+            count = sum(info.count for info in files.tensors.values())
+            self._add(files.part, "stored", f"{count:,} parameters: {words}")
+
+    def _compare_keys(self, files: NetworkFiles) -> None:
+        faults = files.network.faults(files.shapes, files.unread)
+        fitting = f"{len(files.network.keys)} keys and shapes as expected"
+        text = f"{len(faults)} differences" if faults else fitting
+        if files.unread:
+            text += f"; {len(files.unread)} keys are in files that cannot be read"
+        self._add(files.part, "keys", text, FAULT if faults else OK, faults)
 
     def _look_at_parts(self, folder: Path) -> dict[str, Checked | None]:
         """Look at every part next to the transformer; None: a fault.
@@ -254,3 +266,9 @@ class Examination:
             with self._catching(title, path.name):
                 load_table(path, codes, width)
                 self._add(title, path.name, f"{codes} codes, {width} neighbours each")
+
+    def _look_at_quantization(self) -> None:
+        kind = self.settings.quantize
+        if kind is not None and find_spec("torchao") is None:
+            text = f"--quantize {kind} needs torchao, not installed here: {install('quantize')}"
+            self._add("target", "quantize", text, NOTE)

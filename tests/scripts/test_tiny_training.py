@@ -136,7 +136,7 @@ def small_config(channels: int = 8, codes: int = 16) -> VqganConfig:
 
 
 def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     model = Vqgan(small_config(codes=32))
     torch.nn.init.normal_(model.quantize.embedding.weight)
     folder = tmp_path / "model" / "tokenizer"
@@ -153,7 +153,7 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
         folders = {"work_dir": str(tmp_path), "model_dir": str(tmp_path / "model")}
         train(network="decoder", minutes=minutes, batch_size=2, lr=3e-3, **folders)
     log = [line for _, line in numbered_lines(tmp_path / "train_decoder.jsonl", "step")]
-    assert log[-1]["psnr"] > log[0]["psnr"] + 0.2
+    assert log[-1]["psnr"] > log[0]["psnr"] + 1
     last, images = load_vqgan(folder), torch.from_numpy(np.load(tmp_path / "images_train.npy"))
     assert torch.equal(first.encode(images), last.encode(images))
     errors = [(t.decode(t.encode(images)).float() - images).square().mean() for t in (first, last)]

@@ -12,6 +12,7 @@ import main
 from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_drafter
 from models.linear import Linear
+from runs.check import files as files_module
 from runs.session import DTYPES
 
 
@@ -89,6 +90,15 @@ def test_hub_ids_are_not_fetched(offline, monkeypatch, tmp_path, capsys) -> None
     assert "'nobody/nothing' is no folder here and not in the hub's cache" in out
     hint = "HF_HUB_OFFLINE is set: `hf download nobody/nothing`"
     assert (hint if offline else "`hf download nobody/nothing` fetches it") in out
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_missing_torchao_is_a_note(here, checkpoint, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(files_module, "find_spec", lambda name: object() if here else None)
+    code, document = inspected(capsys, checkpoint, "--quantize=int8")
+    row = rows(document).get(("target", "quantize"))
+    assert code == 0 and (row is None) == here
+    assert here or "needs torchao" in row["text"] and "pip install -e '.[quantize]'" in row["text"]
 
 
 def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
