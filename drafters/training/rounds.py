@@ -21,6 +21,7 @@ from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
 from drafters.block import PASSES, BlockDrafter, BlockHead, Drafted, Window
 from drafters.hidden_states import Nodes
+from drafters.similarity import Directions
 from drafters.training.shards import Tokens
 from models.base import PromptRows
 from models.target import TargetModel
@@ -47,6 +48,7 @@ class Drawn:
     # (guidance, n, hidden) of the target: the prompt's, then those of slots from the first code on
     features: list[Tensor]
     codes: list[Tensor]  # (n,) each, the first code and what followed, row ends included
+    directions: Directions  # of the target's codes
     readings: list[Reading] = field(default_factory=list)  # all passes of all rounds
     seed: int = 0
 
@@ -65,7 +67,7 @@ class RecordingDrafter(BlockDrafter):
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         super().prefill(image, prompt, hidden, code)
-        self.drawn[image] = Drawn(prompt, [hidden], [code])
+        self.drawn[image] = Drawn(prompt, [hidden], [code], self.memory.directions)
 
     def steps(self, round: Round) -> int:
         """Return the same in every round, also at the end of an image: rounds are stacked."""

@@ -11,11 +11,11 @@ from decoding.device import identity
 from decoding.noise import gumbel
 from drafters.block import BlockHead
 from drafters.hidden_states import Stale
-from drafters.similarity import Directions, Recollection, lineage_along
+from drafters.similarity import Recollection, lineage_along
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
-from models.base import Context
+from models.base import Context, ImageGrid
 from models.target import TargetModel
 
 READINGS = 12  # of an image, that a pass of an update trains on
@@ -79,7 +79,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     sequence = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
     mixed = torch.cat([true[..., None], lineage_along(sequence)[..., 1:]], 2)
     hidden = features[..., : target.spec.hidden]
-    stale_true, similarity = _recalled(target, hidden, drawn, readings, mixed, indices)
+    stale_true, similarity = _recalled(grid, hidden, drawn, readings, mixed, indices)
     goals = (indices + 1).clamp(max=grid.tokens - 1)
     # one column of zeros serves all codes
     width = 1 if greedy else target.vocab.size
@@ -95,7 +95,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
 
 
 def _recalled(
-    target: TargetModel,
+    grid: ImageGrid,
     hidden: Tensor,
     drawn: Drawn,
     readings: list[Reading],
@@ -107,7 +107,7 @@ def _recalled(
     As `Stale.after`, but in m rounds of one image at once.
 
     Args:
-        target: whose embeddings tell how similar tokens are.
+        grid: of the image.
         hidden: (guidance, n, hidden) the features of the image's sequence.
         drawn: the image.
         readings: the rounds.
@@ -118,11 +118,11 @@ def _recalled(
         torch.cat([getattr(reading.nodes, name) for reading in readings])
         for name in ("positions", "lineage", "hidden")
     )
-    root, above = positions[:, :1], target.grid.above(positions + 1)
+    root, above = positions[:, :1], grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
-    slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)
+    slots = drawn.prompt.ids.shape[1] - 1 + grid.slots(above)
     exact = hidden[:, slots].transpose(0, 1)
-    recollection = Recollection.at(positions, standing, lineage, Directions.of(target))
+    recollection = Recollection.at(positions, standing, lineage, drawn.directions)
     return Stale(recollection, states.to(hidden.dtype), exact).after(tokens)
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import ImageGrid
-from models.files.entries import naming_section, require_values
+from models.files.entries import library_errors, require_values
 from models.files.network import Network, Slot
 from models.files.weights import folder_shapes, naming, read_tensors, weight_files
 from support.border import Failure
@@ -89,7 +89,7 @@ def vision_network(config: dict) -> Network:
     from transformers.models.glm_image.modeling_glm_image import GlmImageVQVAE
 
     sections = [config.get(name) or {} for name in ("vision_config", "vq_config")]
-    with naming_section("vision_config or vq_config"):
+    with library_errors("config.json: vision_config or vq_config"):
         visual, quantiser = GlmImageVisionConfig(**sections[0]), GlmImageVQVAEConfig(**sections[1])
     # A larger size needs its patches in blocks of that side, and here they are in raster order.
     require_values(visual.to_dict(), {"spatial_merge_size": (1,)})

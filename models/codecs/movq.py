@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import VqganFiles
-from models.files.entries import naming_section, require_values
+from models.files.entries import library_errors, require_values
 from models.files.network import Network, Slot
 from models.files.weights import folder_shapes, naming, weight_files
 
@@ -49,7 +49,7 @@ def movq_sizes(given: object) -> VqganConfig:
 
     given = given if isinstance(given, dict) else {}
     require_values(given, _BUILT, "vq_config.")
-    with naming_section("vq_config"):
+    with library_errors("config.json: vq_config"):
         config = Emu3VQVAEConfig(**given)
         factors = tuple(config.channel_multiplier)
         scale = 2 ** (len(factors) - 1)  # pixels per token
@@ -71,7 +71,7 @@ class MovqFiles(VqganFiles):
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:
         from transformers import Emu3VQVAE, Emu3VQVAEConfig
 
-        with naming_section("vq_config"), torch.device("meta"):
+        with library_errors("config.json: vq_config"), torch.device("meta"):
             model = Emu3VQVAE(Emu3VQVAEConfig(**self.entries))
         slots = {self.prefix + name: Slot(name) for name in model.state_dict()}
         counters = tuple(key for key in slots if key.endswith(_COUNTER))

@@ -21,13 +21,13 @@ def refuse_entry(name: str, value: object, expected: str, file: str = "config.js
 
 
 @contextmanager
-def naming_section(section: str) -> Iterator[None]:
+def library_errors(source: object) -> Iterator[None]:
     """Turn what a library raises for entries that it cannot use, of many types, into one line."""
     try:
         yield
     except Exception as error:
         shown = " ".join(str(error).split())
-        raise ValueError(f"config.json: {section}: {shown}") from error
+        raise ValueError(f"{source}: {shown}") from error
 
 
 def require_values(

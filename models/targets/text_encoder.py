@@ -9,6 +9,7 @@ from torch import Tensor
 
 from configs.downloads import damage
 from configs.fields import mismatch
+from models.files.entries import library_errors
 from models.files.network import Network, Slot
 from models.files.weights import T5_TOKENIZERS, folder_shapes, naming
 from models.targets.captions import clean_caption
@@ -71,11 +72,8 @@ def encoder_network(folder: Path) -> Network:
         held = max((int(match[1]) for match in numbers if match), default=-1) + 1
         if stated != held:
             raise ValueError(f"{path}: num_layers is {stated}, the weights hold {held}")
-        try:
-            with torch.device("meta"):
-                model = T5EncoderModel(T5Config.from_pretrained(folder))
-        except Exception as error:  # transformers checks entries, each with its own exception
-            raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+        with library_errors(path), torch.device("meta"):
+            model = T5EncoderModel(T5Config.from_pretrained(folder))
     keys = {name: Slot(name) for name, _ in model.named_parameters()}
     # Files have the embedding under either name, or under both.
     one_tensor = ((r"^encoder\.embed_tokens\.", "shared."),)
