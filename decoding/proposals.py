@@ -1,10 +1,11 @@
 """Proposals: how the children of a node are taken from the drafter's distribution q.
 
 A tree ranks candidates by a value, log q or log q plus noise, and needs the probability that the
-target chooses each of them. The estimate is softmax(a * value), where the calibration holds a
-factor a per tree level (temperature scaling, arXiv 1706.04599). Factors are fitted on images that
-the drafter was not trained on: below 1 where the values promise too much, above 1 where they
-promise too little. They change the shape of trees, never the decided tokens.
+target chooses each of them. The estimate is softmax(a * value), over all codes or over the
+candidates, where the calibration holds a factor a per tree level (temperature scaling, arXiv
+1706.04599). Factors are fitted on images that the drafter was not trained on: below 1 where the
+values promise too much, above 1 where they promise too little. They change the shape of trees,
+never the decided tokens.
 """
 
 from dataclasses import dataclass
@@ -85,9 +86,12 @@ class Coupled:
     """Takes the best tokens by log q + G, where G is the noise that the target will choose with.
 
     The first candidate is what the target chooses if q equals its p. The estimate is a softmax of
-    the noisy values: the probability to be chosen after one more Gumbel disturbance of every value,
-    which stands for the difference between q and p. It alone heeds the drafter's trust: where q
-    nears p its first candidate nears certainty, while what the others estimate by stays as it is.
+    the candidates' noisy values: the probability to be the best of them after one more Gumbel
+    disturbance of every value, which stands for the difference between q and p. Other codes have no
+    share. There are so many that a softmax of all gives them too much, and the more the broader q
+    is; paths then seem less likely than they are (docs/results/tokens.md). It alone heeds the
+    drafter's trust: where q nears p its first candidate nears certainty, while what the others
+    estimate by stays as it is.
     """
 
     calibration: Calibration = Calibration()
@@ -100,7 +104,8 @@ class Coupled:
     def children(
         self, draft: Draft, noise: Tensor, count: int, level: int
     ) -> tuple[Tensor, Tensor]:
-        return _best(_noisy(draft.log_q, noise, draft.trust, self.calibration.at(level)), count)
+        tokens, values = _best(draft.log_q + noise, count)
+        return tokens, _chances(values, draft.trust, self.calibration.at(level))
 
 
 @dataclass(frozen=True)
@@ -130,9 +135,11 @@ class Sampled:
 
 
 @fused
-def _noisy(log_q: Tensor, noise: Tensor, trust: Tensor | None, factor: float) -> Tensor:
-    """Return log-probabilities (images, k, vocab) by log q + G, sharpened by trust and factor."""
-    values = log_q + noise
+def _chances(values: Tensor, trust: Tensor | None, factor: float) -> Tensor:
+    """Return log-probabilities (images, k, count) of candidates, by their noisy values.
+
+    trust: (images, k), one more factor; None: 1.
+    """
     if trust is not None:
         values = values * (trust if factor == 1 else factor * trust)[..., None]
     elif factor != 1:

@@ -62,6 +62,9 @@ class Calibrations:
 
 
 UNCALIBRATED = Calibrations()
+# Candidates that `coupled` drafts are fitted to: of two to six, factors differ little. Trees take
+# three to ten of a node.
+CANDIDATES = 4
 
 
 def _is_factor(value: object) -> bool:
@@ -73,13 +76,28 @@ def _refuse(path: Path, name: str, value: object, expected: str) -> NoReturn:
     raise mismatch(f"{path}: {name}", shortened(value), expected)
 
 
+def best_few(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best candidates' values (k, CANDIDATES), and which of them is the choice (k,).
+
+    Rows whose choice is none of them are left out: estimates of `coupled` drafts do not heed it.
+
+    Args:
+        values: (n, vocab) log q plus noise.
+        choices: (n,) the target's tokens.
+    """
+    values, codes = values.topk(min(CANDIDATES, values.shape[-1]), -1)
+    chosen = codes == choices[:, None]
+    among = chosen.any(-1)
+    return values[among], chosen[among].long().argmax(-1)
+
+
 def fit_factor(values: Tensor, choices: Tensor) -> float:
     """Return the factor a, within [LEAST, MOST], that makes the target's choices likeliest.
 
     Args:
-        values: (n, vocab) log q, or log q plus noise; -inf where top-k or top-p cut a token, which
+        values: (n, tokens) log q, or log q plus noise; -inf where top-k or top-p cut a token, which
             must not be a chosen one.
-        choices: (n,) the target's tokens.
+        choices: (n,) the target's tokens, by their index in the values.
     """
     # finite, because 0 times -inf is NaN
     values = values.double().clamp(min=-1e4)

@@ -21,6 +21,7 @@ from decoding.engine import Engine
 from decoding.images import Job
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
+from drafters.calibrations import best_few
 from drafters.recall import FITTED_TO_TINY, RecallNumbers
 from drafters.similarity import UNKNOWN, trust_in
 
@@ -111,7 +112,8 @@ def fit_numbers(
 
 def _loss(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
     recalled, noise, similarity, chosen = data
-    return F.cross_entropy(trust_in(similarity, *numbers)[:, None] * (recalled + noise), chosen)
+    values = trust_in(similarity, *numbers)[:, None] * (recalled + noise)
+    return F.cross_entropy(*best_few(values, chosen))
 
 
 def _better(current: Pair, fitted_to: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> Pair:

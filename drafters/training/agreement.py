@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
-from drafters.calibrations import fit_factor
+from drafters.calibrations import best_few, fit_factor
 from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
 from models.target import TargetModel
 
-PROPOSALS = ("topk", "coupled")
 CANDIDATES = (1, 4, 10)
 LEVELS = 8  # that have figures and a calibration of their own, in images of enough tokens
 
@@ -111,8 +110,8 @@ class Gathered:
     def factor(self, level: int, proposal: str) -> float:
         """Return the factor of a proposal's calibration that fits a level's values."""
         kept = self.levels[level]
-        values, choices = possible(torch.cat(kept[proposal]), torch.cat(kept["choices"]))
-        return _rounded(fit_factor(values, choices))
+        ranked = RANKED[proposal](torch.cat(kept[proposal]), torch.cat(kept["choices"]))
+        return _rounded(fit_factor(*ranked))
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row per level: its number, total variation, and figures of each proposal."""
@@ -120,33 +119,32 @@ class Gathered:
         for level, kept in self.levels.items():
             apart, choices = torch.cat(kept["total_variation"]), torch.cat(kept["choices"])
             row = {"depth": level, "total_variation": apart.mean().item()}
-            rows.append(row | {n: figures(torch.cat(kept[n]), choices) for n in PROPOSALS})
+            rows.append(row | {n: figures(torch.cat(kept[n]), choices, n) for n in RANKED})
         return rows
 
 
 def factors(table: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     """Return a distribution's entry in calibration.json: per proposal the factor of every level."""
-    return {name: [_rounded(row[name]["factor"]) for row in table] for name in PROPOSALS}
+    return {name: [_rounded(row[name]["factor"]) for row in table] for name in RANKED}
 
 
 def _rounded(factor: float) -> float:
     return float(f"{factor:.4g}")
 
 
-def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
+def figures(values: Tensor, choices: Tensor, proposal: str) -> dict[str, float]:
     """Return what values (n, vocab) are worth as a ranking of the target's choices (n,).
 
-    factor: of the calibration. hit_k: share of choices among the best k. cut: share of choices that
-    the drafter's top-k or top-p excludes. likelihood, calibrated_likelihood: mean log-likelihood of
-    the other choices, in nats.
+    factor: of the proposal's calibration. hit_k: share of choices among the best k. cut: share of
+    choices that the drafter's top-k or top-p excludes. likelihood, calibrated_likelihood: mean
+    log-likelihood of the choices that the proposal's estimates heed, in nats.
     """
     hit = values.topk(min(max(CANDIDATES), values.shape[-1]), -1).indices == choices[:, None]
     rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in CANDIDATES}
-    count = len(choices)
-    values, choices = possible(values, choices)
+    cut = 1 - len(possible(values, choices)[1]) / len(choices)
+    values, choices = RANKED[proposal](values, choices)
     factor = fit_factor(values, choices)
     plain, calibrated = (-F.cross_entropy(a * values, choices).item() for a in (1.0, factor))
-    cut = 1 - len(choices) / count
     likelihoods = {"likelihood": plain, "calibrated_likelihood": calibrated}
     return {"factor": factor, **rates, "cut": cut, **likelihoods}
 
@@ -155,3 +153,7 @@ def possible(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
     """Return the values (n, vocab) and choices (n,) that the drafter's top-k or top-p leaves."""
     kept = values.gather(1, choices[:, None])[:, 0] > -torch.inf
     return values[kept], choices[kept]
+
+
+# By proposal: the values that its estimates heed, and the choices among them.
+RANKED = {"topk": possible, "coupled": best_few}

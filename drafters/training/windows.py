@@ -10,6 +10,7 @@ from torch import Tensor
 from decoding.device import identity
 from decoding.noise import gumbel
 from drafters.block import BlockHead
+from drafters.calibrations import best_few
 from drafters.hidden_states import Stale
 from drafters.similarity import Recollection, lineage_along
 from drafters.training.losses import agreement, guided
@@ -243,7 +244,9 @@ class BlockLoss:
         parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (m, steps, 3)
         trusted = head.confidence(rounds.similarity)[..., None]
         # detached: the fit changes what the mixture is trusted with, not what is predicted
-        values = (trusted * (scores.log_q.detach() + rounds.noise)).log_softmax(-1)
-        chosen = (scores.log_p + rounds.noise).argmax(-1, keepdim=True)
-        fit = -(values.gather(-1, chosen)[..., 0] * share).sum(0).mean()
+        values = trusted * (scores.log_q.detach() + rounds.noise)
+        chosen, inside = (scores.log_p + rounds.noise).argmax(-1), rounds.inside
+        ranked = best_few(values[inside], chosen[inside])
+        # a sum, for none may be chosen of what an untrained head drafts
+        fit = F.cross_entropy(*ranked, reduction="sum") / inside.sum()
         return (parts * share[..., None]).sum(0), fit

@@ -14,7 +14,15 @@ from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.proposals import PROPOSALS, Calibration
 from decoding.sampling import SamplingDistribution, choose
-from drafters.calibrations import FILE, UNCALIBRATED, Calibrations, distribution_key, fit_factor
+from drafters.calibrations import (
+    CANDIDATES,
+    FILE,
+    UNCALIBRATED,
+    Calibrations,
+    best_few,
+    distribution_key,
+    fit_factor,
+)
 from drafters.loading import LoadedDrafter
 from runs.methods import build_engine, calibration_of
 
@@ -67,6 +75,28 @@ def test_estimates_are_probabilities_best_first(name) -> None:
     assert tokens.shape == (1, 20, 9), "no more candidates than tokens"
     assert (scores <= 0).all() and (name == "sampled" or (scores.diff(dim=-1) <= 0).all())
     torch.testing.assert_close(scores.exp().sum(-1), torch.ones(1, 20, dtype=torch.float64))
+
+
+def test_coupled_estimates_heed_the_candidates_alone() -> None:
+    """The chance to be the best of them after one more disturbance, whatever stands below them."""
+    log_q, own = distributions(20, 9, 5), noise(20, 9)
+    tokens, scores = PROPOSALS["coupled"](Calibration((1.3,))).children(Draft(log_q), own, 3, 1)
+    values = log_q + own
+    assert torch.equal(tokens, values.topk(3).indices)
+    torch.testing.assert_close(scores, (1.3 * values.topk(3).values).log_softmax(-1))
+    more = torch.full((1, 20, 100), -9.0, dtype=torch.float64)
+    wide = torch.cat([log_q, more], 2), torch.cat([own, torch.zeros_like(more)], 2)
+    same = PROPOSALS["coupled"](Calibration((1.3,))).children(Draft(wide[0]), wide[1], 3, 1)
+    assert torch.equal(same[0], tokens) and torch.equal(same[1], scores)
+
+
+def test_factors_of_coupled_drafts_are_fitted_to_choices_among_the_candidates() -> None:
+    values, choices = distributions(400, 12, 6)[0], torch.arange(400) % 12
+    best, which = best_few(values, choices)
+    ranks = values.argsort(-1, descending=True).argsort(-1).gather(1, choices[:, None])[:, 0]
+    few = ranks < CANDIDATES
+    assert torch.equal(which, ranks[few])
+    assert torch.equal(best, values[few].topk(CANDIDATES).values)
 
 
 def test_sampled_children_are_drawn_without_replacement() -> None:

@@ -178,6 +178,23 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     assert all(passes)
 
 
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+def test_several_threads_change_no_bit(dtype) -> None:
+    """They share products and the heads, and tokens where there are more threads than heads."""
+    spec = replace(SPEC, hidden=256, intermediate=512)
+    for n in (1, 5, 19):
+        found, threads = [], torch.get_num_threads()
+        try:
+            for torch_threads in (1, 3, 16):
+                torch.set_num_threads(torch_threads)
+                model = model_of(spec, dtype)
+                found.append(both(model, cache_of(model, [17]), n)[1])
+        finally:
+            torch.set_num_threads(threads)
+        for features, cache in found[1:]:
+            assert torch.equal(features, found[0][0]) and torch.equal(cache, found[0][1])
+
+
 def test_great_numbers_stay_finite(passes) -> None:
     model = model_of(SPEC, torch.float32)
     for block in model.blocks.blocks:
