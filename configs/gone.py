@@ -23,6 +23,7 @@ GONE_FLAGS = {
     "tokenizer_base_path": "use --tokenizer_path",
     "size": _FULL_SIZE,
     "prices": _FULL_SIZE,
+    "calibration": "estimates need no factors of the levels any more",
     "costs": "a sweep times its cells",
     "estimate": "configs/training has the memory that recipes take; --accumulate takes less",
     "learn": "train the drafter beforehand, with train_drafter",
@@ -32,7 +33,11 @@ GONE_FLAGS = {
     "aesthetic_clip_path": "use --metrics hpsv2",
 }
 # What recipes of earlier versions may still say, since it is what happens in any case.
-STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0")}
+STILL_SO = {
+    "size": ("fixed",),
+    "calibration": ("none", "drafter"),
+    "learn": ("false", "no", "off", "0"),
+}
 # kinds of heads that --drafter of train_drafter had, and the config.json of a drafter
 GONE_DRAFTERS = {
     "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "

@@ -76,33 +76,29 @@ class MethodTraits:
     drafted: bool = False  # the drafter has weights
 
 
-_GROWN = {"proposal": "coupled", "calibration": "drafter"}
 METHODS: dict[str, MethodTraits] = {
     "ar": MethodTraits(speculative=False),
     "static": MethodTraits({"proposal": "coupled", "tree": "mc_sim_7b_63"}, drafted=True),
     # The paper's fixed tree: five levels, ten children a node, 58 nodes (configs/paper).
-    "eagle2": MethodTraits(_GROWN | {"depth": 5, "width": 10, "nodes": 58}, drafted=True),
+    "eagle2": MethodTraits(
+        {"proposal": "coupled", "depth": 5, "width": 10, "nodes": 58}, drafted=True
+    ),
     # Six nodes: chosen on a CPU, where every node costs time (docs/results/adt.md).
-    "adt": MethodTraits(_GROWN | {"nodes": 6, "adt": AdtSettings()}, drafted=True),
+    "adt": MethodTraits({"proposal": "coupled", "nodes": 6, "adt": AdtSettings()}, drafted=True),
     "jacobi": MethodTraits({"proposal": "coupled", "window": 16, "guess": "above"}),
     "recall": MethodTraits(
         {"proposal": "coupled", "depth": 18, "width": 5, "nodes": 58, "recall_numbers": None}
         | {"guess": "above"}
     ),
     # 18 x 4 has a tau of 6.03, 16 x 3 of 5.87 (docs/results/tokens.md)
-    "block": MethodTraits(_GROWN | {"depth": 18, "width": 4, "nodes": 58}, drafted=True),
+    "block": MethodTraits(
+        {"proposal": "coupled", "depth": 18, "width": 4, "nodes": 58}, drafted=True
+    ),
     "eagle_recall": MethodTraits(
-        _GROWN
-        | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None, "recall_numbers": None}
-        | {"guess": "above"},
+        {"proposal": "coupled", "depth": 18, "width": 4, "nodes": 58, "head_depth": None}
+        | {"recall_numbers": None, "guess": "above"},
         drafted=True,
     ),
 }
 # Methods whose trees a chain of --window tokens continued, 16 by default; 0 was none, as today.
 CONTINUED = "recall", "block", "eagle_recall"
-# Other defaults of a method with a proposal: the published methods do not calibrate.
-PUBLISHED = {
-    (method, proposal): {"calibration": "none"}
-    for method in ("eagle2", "adt")
-    for proposal in ("topk", "sampled")
-}

@@ -8,7 +8,6 @@ from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
 from configs.fields import (
     NUMBER,
     Settings,
-    near_names,
     one_of,
     part,
     refuse,
@@ -17,10 +16,8 @@ from configs.fields import (
     settings_fields,
 )
 from configs.gone import GONE_METHODS, RENAMED_METHODS
-from configs.method_table import CONTINUED, METHODS, PUBLISHED, TREES, AdtSettings
+from configs.method_table import CONTINUED, METHODS, TREES, AdtSettings
 
-FACTOR_BOUNDS = 0.01, 100.0  # of a calibration
-CALIBRATIONS = "drafter, none, or factors from {:g} to {:g}, as a/b/...".format(*FACTOR_BOUNDS)
 OF_YOUR_OWN = "If it is one of your own, import its module first; commands do with --plugin MODULE."
 
 
@@ -39,12 +36,6 @@ class MethodSettings(Settings, group="Method"):
     )
     proposal: str | None = setting(
         "how draft tokens are chosen", choices=PROPOSALS, shown="coupled"
-    )
-    calibration: str | None = setting(
-        "correct the path scores of grown trees: drafter, by its calibration.json; none; or by "
-        "factors of the levels, as 1.2/1.1, which tune fits",
-        wanted=CALIBRATIONS,
-        shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting("maximum tree depth", low=1, high=64, shown="eagle2 5, others 18")
     width: int | None = setting(
@@ -88,13 +79,11 @@ class MethodSettings(Settings, group="Method"):
         rule = VERIFIERS[self.verifier]
         if self.recall_numbers is not None:
             fitted_numbers(self.recall_numbers)
-        if self.calibration not in (None, "drafter", "none"):
-            calibration_factors(self.calibration)
         if self.window == 0 and self.method in CONTINUED:
             self.put(window=None)
         self._check_rule()
         self._refuse_idle()
-        defaults = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
+        defaults = METHODS[self.method].defaults
         self.fill(**defaults)
         if self.window == 0:
             refuse("window", 0, "1 to 256")
@@ -171,15 +160,6 @@ def fitted_numbers(text: str) -> tuple[float, ...]:
     parts = text.split("/")
     if len(parts) != 6 or not all(map(NUMBER.fullmatch, parts)):
         refuse("recall_numbers", text, "six numbers, as a/b/a/b/a/b")
-    return tuple(map(float, parts))
-
-
-def calibration_factors(text: str) -> tuple[float, ...]:
-    """Return the factors of --calibration, by level."""
-    least, most = FACTOR_BOUNDS
-    parts = text.split("/")
-    if not all(NUMBER.fullmatch(one) and least <= float(one) <= most for one in parts):
-        refuse("calibration", text, CALIBRATIONS, near_names(text, ("drafter", "none")))
     return tuple(map(float, parts))
 
 

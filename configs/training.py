@@ -119,7 +119,7 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
         path=True,
         shown="off: computed at every step",
     )
-    holdout: int = setting("images kept from training, for figures and calibration", 16, low=1)
+    holdout: int = setting("images kept from training, for figures", 16, low=1)
     train_images: int = setting(
         "train on this many of the others, to see what more would bring; 0 = all", 0, low=0
     )

@@ -17,8 +17,8 @@ class Draft:
     """A drafter's distributions after some nodes."""
 
     log_q: Tensor | None  # (images, k, vocab); None where `children` will do
-    # (images, k) factors on the calibration: how much better these distributions are than usual;
-    # None where the drafter does not tell them apart
+    # (images, k) how much sharper candidates are judged than by these distributions and the noise;
+    # None where the drafter does not tell nodes apart
     trust: Tensor | None = None
     # What the round's proposal takes, as it returns them, where the drafter has asked it already:
     # candidates (images, k, width) and their estimated log-probabilities.

@@ -45,8 +45,8 @@ CANDIDATES = 3  # per position; 4 or 6 accept no more
 PASSES = 3
 STEPS = 32  # positions of a window that are told apart; those further on count as the last one
 # What an untrained head begins with: shares of the stale features in the mixture, the logistic
-# function of a + b m for similarity m; and trust in it, exp(a + b m^3). Fitted to closed-loop rounds
-# of the shipped model at T = 1 and 0.
+# function of a + b m for similarity m; and trust in it, exp(a + b m^3). Fitted to closed-loop
+# rounds of the shipped model at T = 1 and 0.
 SHARE = -3.9, 6.0
 TRUST = -0.2, 1.6
 
@@ -114,7 +114,7 @@ class BlockHead(EagleHead):
         return predicted + share.to(predicted.dtype) * (stale - predicted)
 
     def confidence(self, similarity: Tensor) -> Tensor:
-        """Return factors (images, n) on the calibration of such mixtures."""
+        """Return the trust (images, n) in such mixtures."""
         return trust_in(similarity, self.trust[0], self.trust[1])
 
 

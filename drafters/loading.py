@@ -1,4 +1,4 @@
-"""Drafters from their folders: config.json, weights in the public layout, and calibrations.
+"""Drafters from their folders: config.json and weights in the public layout.
 
 The weights are in pytorch_model.bin or model.safetensors, with the keys of the drafter's kind
 (`drafters.kinds`). All other code holds a `LoadedDrafter` and does not know of which kind it is.
@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from configs.fields import mismatch
-from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.eagle import EagleHead
 from drafters.kinds import kind_of, target_layers
 from models.base import TransformerSpec
@@ -24,10 +23,9 @@ from models.targets.family import Family
 
 @dataclass(frozen=True)
 class LoadedDrafter:
-    """What a drafter's folder holds: the weights of its network, and calibrations for them."""
+    """A drafter with its weights."""
 
     network: EagleHead
-    calibrations: Calibrations = UNCALIBRATED
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,6 @@ class FoundDrafter:
 
     folder: Path
     network: Network
-    calibrations: Calibrations
 
     def load(self, target: TargetModel, dtype: torch.dtype | None = None) -> LoadedDrafter:
         """Read the weights to the target's device, in its dtype or another one.
@@ -46,7 +43,7 @@ class FoundDrafter:
         """
         if self.network.fill(self.folder, dtype or target.dtype, target.device):
             self.network.module.embedding.weight = target.embedding()
-        return LoadedDrafter(self.network.module, self.calibrations)
+        return LoadedDrafter(self.network.module)
 
 
 def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDrafter:
@@ -73,7 +70,7 @@ def _find(
     folder = checkpoint_folder(path, "--drafter_path")
     config, spec = fitting_config(folder, sizes)
     network = drafter_network(config, spec, target, str(folder / "config.json"))
-    return FoundDrafter(folder, network, Calibrations.read(folder))
+    return FoundDrafter(folder, network)
 
 
 def drafter_network(

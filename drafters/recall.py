@@ -44,7 +44,7 @@ class RecallNumbers:
     """Pairs a, b that weigh what is recalled by m, the similarity of the most similar node."""
 
     share: tuple[float, float]  # in a mixture: a + b m, cut to [0, 1]
-    trust_mixed: tuple[float, float]  # factor on the calibration of mixtures: exp(a + b m^3)
+    trust_mixed: tuple[float, float]  # in mixtures, when trees are shaped: exp(a + b m^3)
     trust_alone: tuple[float, float]  # the same of what is recalled alone
 
     @staticmethod

@@ -124,7 +124,7 @@ def decided_after(lineage: Tensor, verdict: Verdict) -> Tensor:
 
 @fused
 def trust_in(similarity: Tensor, least: float | Tensor, slope: float | Tensor) -> Tensor:
-    """Return factors exp(least + slope m^3) on the calibration, of similarities m (images, k)."""
+    """Return the trust exp(least + slope m^3) by similarities m (images, k)."""
     return (least + slope * similarity.clamp(0, 1) ** 3).exp()
 
 

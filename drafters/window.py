@@ -124,12 +124,8 @@ class WindowDrafts:
         """
         if not isinstance(self.proposal, Coupled):
             return None
-        steps, trust = self.codes.shape[1], self.draft.trust
-        # the calibration's factor of a level is one more factor of the trust in it
-        factors = self.proposal.calibration.of_levels(steps, trust.device)[:, None]
-        scaled = Draft(self.draft.log_q, trust * factors.to(trust.dtype))
         noise, width = self.noise[:, :, None], self.round.shape.width
-        tokens, log_hits = Coupled().children(scaled, noise, width, level=1)
+        tokens, log_hits = self.proposal.children(self.draft, noise, width)
         return tokens, log_hits, place_of(tokens, _next_step(self.codes))
 
     def expand(self, tree: GrowingTree, picked: Tensor) -> Draft:

@@ -15,7 +15,7 @@ from configs import method_table as traits_of
 from configs.acceptance import Acceptance
 from configs.fields import SettingsError
 from configs.method_table import MethodTraits
-from configs.methods import MethodSettings, calibration_factors, fitted_numbers
+from configs.methods import MethodSettings, fitted_numbers
 from configs.sampling import SamplingSettings
 from decoding.drafter import Drafter
 from decoding.engine import Engine
@@ -25,7 +25,7 @@ from decoding.policies.base import TreePolicy
 from decoding.policies.chain import ChainTree
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
-from decoding.proposals import PROPOSALS, Calibration, Proposal
+from decoding.proposals import PROPOSALS, Proposal
 from decoding.round import Sources, TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
@@ -37,7 +37,6 @@ from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.spectr import SpecTr
 from decoding.verifiers.traversal import Block, Traversal
 from drafters.block import BlockDrafter, BlockHead
-from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.eagle import EagleDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
@@ -70,18 +69,6 @@ def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
     return SamplingDistribution(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
 
 
-def calibration_of(
-    method: MethodSettings, distribution: SamplingDistribution, calibrations: Calibrations
-) -> Calibration:
-    """Return a method's calibration, given or out of its drafter's; factors of 1 if it has none."""
-    if method.calibration in (None, "none"):
-        return Calibration()
-    if method.calibration != "drafter":
-        return Calibration(calibration_factors(method.calibration))
-    fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
-    return calibrations.of(distribution, fitted)
-
-
 def build_engine(
     target: TargetModel,
     drafter: LoadedDrafter | None,  # None for methods without weights
@@ -97,8 +84,7 @@ def build_engine(
     speculation = None
     if method.speculative:
         policy = build_policy(method, target.grid)
-        calibrations = UNCALIBRATED if drafter is None else drafter.calibrations
-        proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, calibrations))
+        proposal = PROPOSALS[method.proposal]()
         parts = Drafting(target, drafter, distribution, method, policy.largest, proposal)
         speculation = Speculation(METHODS[method.method].drafter(parts), policy, proposal)
     rule, numbers = VERIFIERS[method.verifier], method.relaxed

@@ -21,9 +21,9 @@ from decoding.engine import Engine
 from decoding.images import Job
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
-from drafters.calibrations import best_few
 from drafters.recall import FITTED_TO_TINY, RecallNumbers
 from drafters.similarity import UNKNOWN, trust_in
+from drafters.training.agreement import best_few
 
 METHOD = MethodSettings("recall")
 LEAST_CHOICES = 50  # for a fit, and to judge it by

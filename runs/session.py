@@ -12,9 +12,7 @@ from configs.methods import MethodSettings
 from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.engine import Engine
-from decoding.proposals import Calibration
 from decoding.round import Sources
-from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetOptions
 from models.codecs.codebook import find_table, load_table
@@ -26,7 +24,7 @@ from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from models.target import TargetModel
 from runs.fusing import kernels_for
-from runs.methods import build_engine, build_policy, calibration_of, sampling_distribution
+from runs.methods import build_engine, build_policy, sampling_distribution
 from support.devices import pick_device
 
 MOST_CODES = 2**16  # of any model: how many are here is known once the target is loaded
@@ -98,11 +96,6 @@ class Session:
             nearest = torch.from_numpy(table.astype("int32"))
             self._nearest[columns] = nearest.to(self.target.device)
         return self._nearest[columns]
-
-    def calibration(self, method: MethodSettings) -> Calibration:
-        """Return what a method calibrates its path scores with, under the session's sampling."""
-        calibrations = UNCALIBRATED if self.drafter is None else self.drafter.calibrations
-        return calibration_of(method, sampling_distribution(self.settings.sampling), calibrations)
 
     def hardware(self) -> dict[str, object]:
         """Return the machine in words and numbers, for run.json."""

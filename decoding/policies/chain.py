@@ -27,7 +27,7 @@ class ChainTree:
         root, window = round.inputs.code, round.shape.window  # (images,)
         draft = drafter.predict_ahead(round)
         noise = proposal.noise(round, slice(0, window), 1)
-        tokens, log_hits = proposal.children(draft, noise, 1, level=1)  # (images, window, 1)
+        tokens, log_hits = proposal.children(draft, noise, 1)  # (images, window, 1)
         depths = arange(window + 1, root.device)
         # the score of a path; without its minimum rounding could let it rise
         scores = log_hits[..., 0].cumsum(1).cummin(1).values

@@ -33,7 +33,7 @@ class LevelPolicy:
             count = self.children(level, round.shape.width)
             if draft.children is None:
                 noise = proposal.noise(round, slice(level - 1, level), picked.shape[1])
-                tokens, log_hits = proposal.children(draft, noise, count, level)
+                tokens, log_hits = proposal.children(draft, noise, count)
             else:
                 tokens, log_hits = (values[..., :count] for values in draft.children)
             log_hits = within_limits(log_hits, round, level)

@@ -1,21 +1,20 @@
-"""How often a drafter's candidates hold the target's choice, per level; its calibration."""
+"""How often a drafter's candidates hold the target's choice, per level."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
-from drafters.calibrations import best_few, fit_factor
 from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
 from models.target import TargetModel
 
+PROPOSALS = ("topk", "coupled")
 CANDIDATES = (1, 4, 10)
-LEVELS = 8  # that have figures and a calibration of their own, in images of enough tokens
+LEVELS = 8  # that have figures, in images of enough tokens
+FITTED = 4  # candidates whose estimates are fitted; trees take three to ten of a node
 
 
 def draft_distributions(
@@ -80,14 +79,7 @@ class Gathered:
             some = slice(level - 1, None, stride)
             self.add(level, log_q[0, ::stride], log_p[some], noise[some])
 
-    def add(
-        self,
-        level: int,
-        log_q: Tensor,
-        log_p: Tensor,
-        noise: Tensor,
-        trust: float | Tensor = 1.0,
-    ) -> None:
+    def add(self, level: int, log_q: Tensor, log_p: Tensor, noise: Tensor) -> None:
         """Add n positions of one level.
 
         Args:
@@ -95,23 +87,16 @@ class Gathered:
             log_q: (n, vocab) the drafter's distributions.
             log_p: (n, vocab) the target's.
             noise: (n, vocab or 1) that the target chooses with; zeros at temperature 0.
-            trust: (n, 1) what the drafter multiplies the calibration of `coupled` with.
         """
         columns = {
             "choices": choose(log_p, noise),
             "topk": log_q,
-            "coupled": trust * (log_q + noise),
+            "coupled": log_q + noise,
             "total_variation": (log_p.exp() - log_q.exp()).abs().sum(-1) / 2,
         }
         kept = self.levels.setdefault(level, {})
         for name, values in columns.items():
             kept.setdefault(name, []).append(values.cpu())
-
-    def factor(self, level: int, proposal: str) -> float:
-        """Return the factor of a proposal's calibration that fits a level's values."""
-        kept = self.levels[level]
-        ranked = RANKED[proposal](torch.cat(kept[proposal]), torch.cat(kept["choices"]))
-        return _rounded(fit_factor(*ranked))
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row per level: its number, total variation, and figures of each proposal."""
@@ -119,41 +104,32 @@ class Gathered:
         for level, kept in self.levels.items():
             apart, choices = torch.cat(kept["total_variation"]), torch.cat(kept["choices"])
             row = {"depth": level, "total_variation": apart.mean().item()}
-            rows.append(row | {n: figures(torch.cat(kept[n]), choices, n) for n in RANKED})
+            rows.append(row | {n: figures(torch.cat(kept[n]), choices) for n in PROPOSALS})
         return rows
 
 
-def factors(table: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return a distribution's entry in calibration.json: per proposal the factor of every level."""
-    return {name: [_rounded(row[name]["factor"]) for row in table] for name in RANKED}
-
-
-def _rounded(factor: float) -> float:
-    return float(f"{factor:.4g}")
-
-
-def figures(values: Tensor, choices: Tensor, proposal: str) -> dict[str, float]:
+def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
     """Return what values (n, vocab) are worth as a ranking of the target's choices (n,).
 
-    factor: of the proposal's calibration. hit_k: share of choices among the best k. cut: share of
-    choices that the drafter's top-k or top-p excludes. likelihood, calibrated_likelihood: mean
-    log-likelihood of the choices that the proposal's estimates heed, in nats.
+    hit_k: share of choices among the best k. cut: share of choices that the drafter's top-k or
+    top-p excludes.
     """
     hit = values.topk(min(max(CANDIDATES), values.shape[-1]), -1).indices == choices[:, None]
     rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in CANDIDATES}
-    cut = 1 - len(possible(values, choices)[1]) / len(choices)
-    values, choices = RANKED[proposal](values, choices)
-    factor = fit_factor(values, choices)
-    plain, calibrated = (-F.cross_entropy(a * values, choices).item() for a in (1.0, factor))
-    likelihoods = {"likelihood": plain, "calibrated_likelihood": calibrated}
-    return {"factor": factor, **rates, "cut": cut, **likelihoods}
+    excluded = values.gather(1, choices[:, None]) == -torch.inf
+    return rates | {"cut": excluded.float().mean().item()}
 
 
-def possible(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values (n, vocab) and choices (n,) that the drafter's top-k or top-p leaves."""
-    kept = values.gather(1, choices[:, None])[:, 0] > -torch.inf
-    return values[kept], choices[kept]
+def best_few(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best candidates' values (k, FITTED), and which of them is the choice (k,).
 
+    Rows whose choice is none of them are left out: estimates of `coupled` drafts do not heed it.
 
-# By proposal: the values that its estimates heed, and the choices among them.
-RANKED = {"topk": possible, "coupled": best_few}
+    Args:
+        values: (n, vocab) log q plus noise.
+        choices: (n,) the target's tokens.
+    """
+    values, codes = values.topk(min(FITTED, values.shape[-1]), -1)
+    chosen = codes == choices[:, None]
+    among = chosen.any(-1)
+    return values[among], chosen[among].long().argmax(-1)

@@ -10,9 +10,9 @@ from torch import Tensor
 from decoding.device import identity
 from decoding.noise import gumbel
 from drafters.block import BlockHead
-from drafters.calibrations import best_few
 from drafters.hidden_states import Stale
 from drafters.similarity import Recollection, lineage_along
+from drafters.training.agreement import best_few
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of

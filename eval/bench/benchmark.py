@@ -71,7 +71,6 @@ class Bench:
             **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
             "draft_forwards": first.calls.get("draft_forward", 0) / len(first.images),
             "levels": first.calls.get("level", 0) / len(first.images),
-            "calibration_factors": list(session.calibration(method).factors),
             "lossless": method.lossless,
             "seconds_per_image": seconds,
             "tokens_per_second": session.target.grid.tokens / seconds,

@@ -27,16 +27,12 @@ from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
-from decoding.proposals import Calibration
-from drafters.block import BlockHead
 from eval.bench.benchmark import Bench, refuse_wrong
 from eval.bench.speedup import LEAST_VALUES, speedup
 from eval.bench.table import heading, method_words, remarks, speedup_words
 from eval.metrics.intervals import Estimate
-from runs.calibration_fit import fit_calibration
 from runs.drawing import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
-from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.recall_fit import fit_numbers
 from runs.session import Session
@@ -53,14 +49,10 @@ MOST_TURNS = 8  # of a stage; the last one has twice as many
 _WARM_ROUNDS = 8  # before a method's first measurement: they allocate memory and capture graphs
 _FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
-# what is fitted to a model, by the methods' flags
-FITTED = {
-    "calibration": "Calibration factors by level",
-    "recall_numbers": "Recall numbers (share, trust in a mixture, trust alone)",
-}
+FITTED = "recall_numbers"  # the flag of what is fitted to a model
 
 Row = dict[str, Any]
-Fitted = dict[str, str]  # numbers as the flags take them
+Fitted = dict[str, str]  # numbers as the flag takes them
 Prompts = Callable[[int], list[Job]]  # the jobs of each turn
 Measure = Callable[[MethodSettings, list[Job]], Measurement]
 
@@ -97,8 +89,8 @@ def run_tune(settings: TuneSettings) -> None:
     if untried := len(tried) + 1 - len(rows):
         print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
     winner = with_fitted([*pairs][rows.index(best)], fitted)
-    for flag, numbers in fitted.items():
-        print(f"{FITTED[flag]}: {numbers}")
+    for numbers in fitted.values():
+        print(f"Recall numbers (share, trust in a mixture, trust alone): {numbers}")
     tuned = fitted | {
         "date": today,
         "revision": revision() or "unknown",
@@ -113,68 +105,38 @@ def run_tune(settings: TuneSettings) -> None:
 
 
 def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts) -> Fitted:
-    """Return the numbers that are fitted to the model.
+    """Return the numbers of `recall` that are fitted to the model, if a method here has them open.
 
-    They are kept in the file of the trials. Left out are those that no method here has, that the
-    drafter has for this sampling, and those for which the time is too short.
+    They are kept in the file of the trials. None if the time is too short for them.
     """
-    needed = {flag for method in settings.tried for flag in _open_numbers(method)}
-    if not _lacks_calibration(session):
-        needed -= {"calibration"}
-    trials.fitted = {flag: text for flag, text in trials.fitted.items() if flag in needed}
-    missing = [flag for flag in FITTED if flag in needed - trials.fitted.keys()]
-    plain = replace(session.settings, batch_size=1, compile="off")  # rounds that can be watched
-    plain = session.with_settings(plain)
-    jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
-    end = time.monotonic() + SHARE_OF_FIT * 60 * settings.minutes
-    for left, flag in zip(range(len(missing), 0, -1), missing, strict=True):
+    if not any(map(_is_open, settings.tried)):
+        trials.fitted = {}
+    elif not trials.fitted:
+        # rounds that can be watched
+        plain = replace(session.settings, batch_size=1, compile="off")
+        jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
+        seconds = SHARE_OF_FIT * 60 * settings.minutes
         try:
-            seconds = (end - time.monotonic()) / left
-            numbers = _fit(flag, plain, jobs, seconds)
+            numbers = fit_numbers(session.with_settings(plain).open_engine, jobs, seconds)
         except torch.OutOfMemoryError:
-            remark(f"--{flag}: fitting it does not fit into memory, so it stays as it is")
-            continue
+            remark(f"--{FITTED}: fitting it does not fit into memory, so it stays as it is")
+            return {}
         if numbers is not None:
-            trials.fitted[flag] = "/".join(f"{number:g}" for number in numbers)
-            trials.keep(**{flag: trials.fitted[flag]})
+            values = chain(*vars(numbers).values())
+            trials.fitted = {FITTED: "/".join(f"{number:g}" for number in values)}
+            trials.keep(**trials.fitted)
     return trials.fitted
 
 
-def _fit(
-    flag: str, session: Session, jobs: Sequence[Job], seconds: float
-) -> Sequence[float] | None:
-    if flag == "calibration":
-        return fit_calibration(session, jobs, seconds)
-    numbers = fit_numbers(session.open_engine, jobs, seconds)
-    return None if numbers is None else [*chain(*vars(numbers).values())]
-
-
-def _lacks_calibration(session: Session) -> bool:
-    """Return whether a drafter has no factors of `coupled` drafts for the session's sampling.
-
-    A block head's have to be fitted in its own rounds, as its training does.
-    """
-    drafter = session.drafter
-    if drafter is None or isinstance(drafter.network, BlockHead):
-        return False
-    distribution = sampling_distribution(session.settings.sampling)
-    return drafter.calibrations.of(distribution, "coupled") == Calibration()
-
-
 def with_fitted(method: MethodSettings, fitted: Fitted) -> MethodSettings:
-    """Return a method with the fitted numbers that it has not been given."""
-    given = {flag: text for flag, text in fitted.items() if flag in _open_numbers(method)}
-    return replace(method, **given)
+    """Return a method with the fitted numbers, if it has not been given any."""
+    return replace(method, **fitted) if _is_open(method) else method
 
 
-def _open_numbers(method: MethodSettings) -> list[str]:
-    """Return the flags of numbers that a method takes from its drafter or the included model."""
-    flags = []
-    if (method.calibration, method.proposal) == ("drafter", "coupled"):
-        flags.append("calibration")
-    if method.recall_numbers is None and method.method == "recall":  # mixtures' are not fitted
-        flags.append("recall_numbers")
-    return flags
+def _is_open(method: MethodSettings) -> bool:
+    """Return whether a method takes the included model's numbers for want of its own."""
+    # those of mixtures are not fitted
+    return method.recall_numbers is None and method.method == "recall"
 
 
 @dataclass
@@ -193,7 +155,7 @@ class Trials:
             if line["id"] != self.key:
                 continue
             if "method" not in line:
-                self.fitted |= {flag: line[flag] for flag in FITTED if flag in line}
+                self.fitted |= {FITTED: line[FITTED]} if FITTED in line else {}
             else:
                 self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
 

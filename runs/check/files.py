@@ -18,7 +18,6 @@ from configs.fields import one_of
 from configs.method_table import METHODS
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
-from drafters.calibrations import FILE, Calibrations
 from drafters.loading import drafter_network
 from models.base import ImageGrid, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
@@ -223,7 +222,7 @@ class Examination:
         self._add("target", "sequence", text, OK if fits else FAULT)
 
     def _look_at_drafter(self, target: TransformerSpec | None) -> Network | None:
-        """Look at the drafter's network and calibration; a missing default drafter is a note."""
+        """Look at the drafter's network; a missing default drafter is a note."""
         settings, path = self.settings, self.settings.drafter_path
         if path is None:
             free = one_of(name for name, entry in METHODS.items() if not entry.drafted)
@@ -247,12 +246,6 @@ class Examination:
             # config says still loads, and only drafts badly, so this row is the only hint.
             bases = f"{files.spec.rope_theta:g}, the target's is {target.rope_theta:g}"
             self._add("drafter", "rope_theta", f"{bases}: right if it was trained so", NOTE)
-        if files.folder is not None:
-            with self._catching("drafter", FILE):
-                count = len(Calibrations.read(files.folder).factors)
-                text = f"for {count} sampling settings"
-                text, state = (text, OK) if count else ("none: path scores stay as they are", NOTE)
-                self._add("drafter", FILE, text, state)
         return files.network
 
     def _look_at_distance_tables(self, codes: int, folder: Path) -> None:

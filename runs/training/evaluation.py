@@ -12,10 +12,9 @@ from configs.training import TrainSettings
 from decoding.noise import image_seed
 from decoding.sampling import SamplingDistribution
 from drafters.block import BlockHead
-from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter
-from drafters.training.agreement import LEVELS, Gathered, factors
+from drafters.training.agreement import LEVELS, Gathered
 from drafters.training.features import Rower
 from drafters.training.order import generator
 from drafters.training.rounds import DrawnRounds
@@ -32,7 +31,7 @@ from support.json_files import read_object
 from support.output import printed_unless_saved
 from support.progress import plural
 
-_POSITIONS = 4096  # of the held-out images that a level's calibration is fitted to, in memory
+_POSITIONS = 4096  # of the held-out images that a level's figures are of, in memory
 
 
 @dataclass(frozen=True)
@@ -46,20 +45,13 @@ class Evaluation:
     held: list[int]  # the numbers of the images that are kept from training
 
     def __call__(self, folder: Path, step: int) -> dict[str, Any]:
-        """Write the drafter's calibration, and evaluation.json; returns what that holds."""
+        """Write evaluation.json; returns what that holds."""
         # in fp16 from its file, as users have it, not the weights in training
         head = load_drafter(str(folder), self.target).network
         distribution = sampling_distribution(self.settings.sampling)
         levels = self.levels(head, distribution)
-        calibration = {distribution_key(distribution): factors(levels)}
-        # at temperature 0 the target is surer than its distribution says
-        greedy = replace(distribution, temperature=0.0)
-        if greedy != distribution:
-            calibration[distribution_key(greedy)] = factors(self.levels(head, greedy))
         figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
         with printed_unless_saved(figures):
-            # Written before `decoding`, which reads it: the factors shape the trees.
-            replace_file(folder / FILE, encode_json(calibration))
             figures["decoding"] = self.decoding(folder, head)
             replace_file(self._path, encode_json(figures))
         return figures
@@ -128,11 +120,10 @@ class Evaluation:
             )
             rounds = windows_of(self.target, drawn, picked, distribution.greedy)
             scores = scored(head, self.target, rounds, distribution.cfg)
-            trust = head.confidence(rounds.similarity)[..., None]
             for step in range(min(LEVELS, rounds.inside.shape[1])):
                 inside = rounds.inside[:, step]  # a window may reach beyond the image
                 if bool(inside.any()):
-                    columns = scores.log_q, scores.log_p, rounds.noise, trust
+                    columns = scores.log_q, scores.log_p, rounds.noise
                     gathered.add(step + 1, *(column[:, step][inside] for column in columns))
         return gathered.table()
 
@@ -145,7 +136,7 @@ class Evaluation:
             return {}
         method = self.settings.evaluated
         run = replace(self.settings.plain, method=method, drafter_path=str(folder))
-        session = Session(run, self.target, LoadedDrafter(head, Calibrations.read(folder)))
+        session = Session(run, self.target, LoadedDrafter(head))
         compared = BASELINE, method
         for settings in compared:
             measure(session.open_engine(settings), jobs[:1])  # warm-up

@@ -2,7 +2,7 @@
 
 <output_dir>/log.jsonl         a line per --log_every steps, and one per evaluation
 <output_dir>/checkpoint/       what the same command continues from, with the same losses
-<output_dir>/drafter/          the drafter in the public layout and its calibration, as
+<output_dir>/drafter/          the drafter in the public layout, as
                                --drafter_path reads it
 <output_dir>/evaluation.json   its figures
 """

@@ -54,7 +54,6 @@ def test_numbers_of_relaxed_acceptance() -> None:
     assert MethodSettings(verifier="lantern").lantern == usual
     assert LanternSettings(delta=2.0).budget is None
     assert MethodSettings().lantern is None
-    assert MethodSettings(proposal="sampled").calibration == "none"
 
 
 def test_the_settings_name_the_programs_proposals_rules_methods_and_models() -> None:

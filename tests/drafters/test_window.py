@@ -9,7 +9,7 @@ from torch import Tensor
 
 from decoding.drafter import Draft
 from decoding.policies.dynamic import DynamicTree
-from decoding.proposals import Calibration, Coupled, Sampled, TopK
+from decoding.proposals import Coupled, Sampled, TopK
 from decoding.round import Round, TreeShape
 from decoding.tree import GrowingTree
 from drafters.window import WindowDrafts
@@ -23,7 +23,7 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=GENERATOR, dtype=torch.float64)
 
 
-def window(proposal: object = Coupled(Calibration((1.5, 0.5)))) -> tuple[WindowDrafts, Tensor]:
+def window(proposal: object = Coupled()) -> tuple[WindowDrafts, Tensor]:
     """Drafts of two images, and the noise after their steps."""
     orders = random(2, STEPS, VOCAB).argsort(-1)[..., :CANDIDATES]
     codes = torch.cat([orders[:, :1, :1].expand(-1, -1, CANDIDATES), orders[:, 1:]], 1)
@@ -48,12 +48,11 @@ class Reading:
             self.drafts.following = None
         read, step = self.drafts.expand(tree, picked), tree.height
         drafts, tokens = self.drafts, tree.newest.tokens.gather(1, picked)
-        factor = Coupled(Calibration((1.5, 0.5))).calibration.at(step + 1)
         for image, row in enumerate(tokens.tolist()):
             codes = drafts.codes[image, step].tolist()
             for node, token in enumerate(row):
                 candidate = codes.index(token) if token in codes else 0
-                trust = factor * drafts.draft.trust[image, step, candidate]
+                trust = drafts.draft.trust[image, step, candidate]
                 values = drafts.draft.log_q[image, step, candidate] + self.noise[image, step]
                 values, best = values.topk(SHAPE.width)
                 hits = (trust * values).log_softmax(-1)

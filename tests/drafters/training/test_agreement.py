@@ -7,7 +7,7 @@ from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.images import Job
 from decoding.noise import gumbel
-from drafters.training.agreement import Gathered, draft_distributions
+from drafters.training.agreement import FITTED, Gathered, best_few, draft_distributions
 from drafters.training.rows import target_rows
 from runs.session import open_session
 
@@ -43,3 +43,13 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint) -> N
         number, rounds = number + accepted + 1, rounds + 1
     assert any(hits.values()) and not all(hits.values())
     assert rounds == image.target_forwards - 1
+
+
+def test_what_estimates_are_fitted_to_are_choices_among_the_candidates() -> None:
+    values = torch.randn(400, 12, generator=torch.Generator().manual_seed(6))
+    choices = torch.arange(400) % 12
+    best, which = best_few(values, choices)
+    ranks = values.argsort(-1, descending=True).argsort(-1).gather(1, choices[:, None])[:, 0]
+    few = ranks < FITTED
+    assert torch.equal(which, ranks[few])
+    assert torch.equal(best, values[few].topk(FITTED).values)

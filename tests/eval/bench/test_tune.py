@@ -12,14 +12,13 @@ import yaml
 import main
 from adt_tree import Pipeline
 from configs.fields import SettingsError
-from configs.methods import MethodSettings, calibration_factors
+from configs.methods import MethodSettings
 from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
 from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, verdict
 from runs.commands import benchmark_settings, inspect_settings, run_settings, tune_settings
 from runs.measure import BASELINE, Measurement
-from runs.session import open_session
 from runs.tuned import tuned_place
 from support.output import remark
 
@@ -218,35 +217,17 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert said in capsys.readouterr().err
 
 
-def test_a_drafter_without_a_calibration_gets_one(tune, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
-    assert tune(methods="jacobi:window=2,eagle2:nodes=4:depth=2", temperature=0.7) == 0
-    printed = capsys.readouterr().out
-    content = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
-    text = content["calibration"]
-    assert content["tuned"]["calibration"] == text and f"by level: {text}" in printed
-    assert printed.count(text) == 1, "not in the table"
-    settings = settings_of(tmp_path / "tuned.yaml", temperature="0.7")
-    engine = open_session(settings).open_engine()
-    factors = engine.speculation.proposal.calibration.factors
-    assert factors == calibration_factors(text) and len(factors) == 8 and set(factors) != {1.0}
-    given = MethodSettings("eagle2", calibration="none"), MethodSettings("eagle2", proposal="topk")
-    for method in given:
-        assert module.with_fitted(method, {"calibration": text}) == method
-
-
 def test_what_another_command_fitted_is_taken_over(tmp_path) -> None:
-    """Flag by flag; what was measured without fitted numbers is not."""
+    """What was measured without fitted numbers is not."""
     path, recall = tmp_path / "trials", MethodSettings("recall")
     machine = Machine({recall: 1.0})
     jobs = [Job("0", "a cat", 0)]
     Trials(path, "key").add(recall, 0, jobs, lambda: machine.measure(recall, jobs))
     again = Trials(path, "key")
     assert again.fitted == {} and again.earlier.keys() == {(again.name(recall), 0)}
-    again.keep(calibration="1.5")
     again.keep(recall_numbers="0/1/0/1/0/1")
     third = Trials(path, "key")
-    assert third.fitted == {"calibration": "1.5", "recall_numbers": "0/1/0/1/0/1"}
+    assert third.fitted == {"recall_numbers": "0/1/0/1/0/1"}
     assert (third.name(recall), 0) not in third.earlier
 
 

@@ -94,7 +94,7 @@ def network(place: str) -> dict[str, Case]:
 
 
 TEXT, IMAGES = ("text tokenizer", "files"), ("image tokenizer", "files")
-CODEC, CALIBRATION = "tokenizer/vqgan.safetensors", "drafter/calibration.json"
+CODEC = "tokenizer/vqgan.safetensors"
 TOKENIZER = "tokenizer/text_tokenizer.json"
 VQGAN = {"num_res_blocks": 100000, "n_embed": HUGE, "embed_dim": HUGE, "z_channels": HUGE}
 VQGAN |= {"ch": HUGE, "ch_mult": [1] * 200}
@@ -112,12 +112,6 @@ CASES = {
         ("parts", "together"),
     ),
     "bias": BIAS,
-    **{
-        f"calibration {text[:9]!r}": fault(
-            content(CALIBRATION, text), f"{CALIBRATION}: ", ("drafter", "calibration.json")
-        )
-        for text in (b"{", b"[]", b'{"x": {"topk": [0]}}', b"\xff", DEEP)
-    },
     **{
         f"vqgan {name}": fault(
             vqgan(name, value), rf"vqgan\.safetensors: .*{name} is .*, the weights hold", IMAGES
@@ -233,9 +227,6 @@ BOTH = {  # of two families
     "code": fault(with_code("."), "more than tensors", ("target", "pytorch_model.bin")),
     "code in the drafter": fault(
         with_code("drafter"), "more than tensors", ("drafter", "pytorch_model.bin")
-    ),
-    "calibration": fault(
-        content(CALIBRATION, b"[]"), f"{CALIBRATION}: ", ("drafter", "calibration.json")
     ),
 }
 FAMILY_CASES = {

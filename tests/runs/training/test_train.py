@@ -21,8 +21,6 @@ import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
-from decoding.sampling import SamplingDistribution
-from drafters.calibrations import Calibrations
 from drafters.training.heads import embedding_scale, export
 from drafters.training.shards import Example, ShardWriter
 from runs.commands import train_settings
@@ -333,10 +331,7 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatc
     assert decoding["identical"] == decoding["images"] == 2 and decoding["tau"] >= 1
     config = json.loads((out / "drafter/config.json").read_text())
     assert (config["num_hidden_layers"], config["attention_dropout"]) == (layers, 0.0)
-    for temperature in (1.0, 0.0):
-        distribution = SamplingDistribution(temperature)
-        calibration = Calibrations.read(out / "drafter").of(distribution, "coupled")
-        assert len(calibration.factors) == len(levels) == 8
+    assert len(levels) == 8
     for level in levels:
         assert 0 < level["total_variation"] < 1
         assert level["topk"]["hit_1"] <= level["topk"]["hit_10"]
