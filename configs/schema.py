@@ -50,6 +50,8 @@ FREE_FLAGS = (
 LATER_FLAGS = ("head_depth",)
 # What run folders name since trees could be sized by prices: all trees have the full size now.
 _FULL_SIZE = {"size": None, "prices": None}
+# Methods whose path scores were corrected by a drafter's calibration, which run folders still name.
+_CALIBRATED = "eagle2", "adt", "block", "eagle_recall"
 _PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
 
@@ -172,7 +174,7 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
 
         Paths of files that exist are absolute.
         """
-        values = settings_dict(self) | _FULL_SIZE
+        values = settings_dict(self) | _FULL_SIZE | {"calibration": _calibration(self.method)}
         if self.method.method == "eagle_recall":  # which had other sizes by default
             values["size"] = "fixed"
         if self.method.method in CONTINUED:
@@ -188,3 +190,12 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
 
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+
+def _calibration(method: MethodSettings) -> str | None:
+    """Return what run folders say of calibration where nothing was asked for."""
+    if method.method not in _CALIBRATED:
+        return None
+    # the published methods had none
+    published = method.method in ("eagle2", "adt") and method.proposal != "coupled"
+    return "none" if published else "drafter"

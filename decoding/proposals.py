@@ -64,8 +64,8 @@ class Coupled:
     The first candidate is what the target chooses if q equals its p. The estimate is a softmax of
     the candidates' noisy values: the probability to be the best of them after one more Gumbel
     disturbance of every value, which stands for the difference between q and p. Other codes have no
-    share. There are so many that a softmax of all gives them too much, and the more the broader q
-    is; paths then seem less likely than they are (docs/results/tokens.md). It alone heeds the
+    share: with one, estimates promise the more the deeper a node stands (docs/results/tokens.md).
+    It alone heeds the
     drafter's trust: where q nears p its first candidate nears certainty.
     """
 

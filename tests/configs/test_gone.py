@@ -81,7 +81,7 @@ def test_old_run_folders_are_continued(case, monkeypatch):
     assert settings.identity() == identity
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     folder = f"{case['settings'].pop('output_dir')}_{digest[:8]}"
-    gone = {name: identity[name] for name in ("size", "prices")}
+    gone = {name: identity[name] for name in ("size", "prices", "calibration")}
     now = settings_dict(settings)
     assert now.keys().isdisjoint(gone)
     if settings.method.method in CONTINUED:
