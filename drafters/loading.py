@@ -1,7 +1,7 @@
 """Drafters from their folders: config.json and weights in the public layout.
 
 The weights are in pytorch_model.bin or model.safetensors, with the keys of the drafter's kind
-(`drafters.kinds`). All other code holds a `LoadedDrafter` and does not know of which kind it is.
+(`drafters.kinds`); all other code holds the network and does not know of which kind it is.
 """
 
 from collections.abc import Callable
@@ -22,28 +22,21 @@ from models.targets.family import Family
 
 
 @dataclass(frozen=True)
-class LoadedDrafter:
-    """A drafter with its weights."""
-
-    network: EagleHead
-
-
-@dataclass(frozen=True)
 class FoundDrafter:
     """A drafter's folder whose files fit the target; its weights are not read yet."""
 
     folder: Path
     network: Network
 
-    def load(self, target: TargetModel, dtype: torch.dtype | None = None) -> LoadedDrafter:
-        """Read the weights to the target's device, in its dtype or another one.
+    def load(self, target: TargetModel, dtype: torch.dtype | None = None) -> EagleHead:
+        """Return the network with its weights, on the target's device, in its dtype or another one.
 
         A file without `embed_tokens.weight` takes the target's own embedding, with which drafters
         are trained.
         """
         if self.network.fill(self.folder, dtype or target.dtype, target.device):
             self.network.module.embedding.weight = target.embedding()
-        return LoadedDrafter(self.network.module)
+        return self.network.module
 
 
 def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDrafter:
@@ -58,7 +51,7 @@ def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDra
     return drafter
 
 
-def load_drafter(path: str, target: TargetModel, dtype: torch.dtype | None = None) -> LoadedDrafter:
+def load_drafter(path: str, target: TargetModel, dtype: torch.dtype | None = None) -> EagleHead:
     """Return the drafter in a folder; ValueError names what is missing or does not fit."""
     return _find(path, target.drafter_spec, target.spec).load(target, dtype)
 

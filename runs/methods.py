@@ -37,9 +37,8 @@ from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.spectr import SpecTr
 from decoding.verifiers.traversal import Block, Traversal
 from drafters.block import BlockDrafter, BlockHead
-from drafters.eagle import EagleDrafter
+from drafters.eagle import EagleDrafter, EagleHead
 from drafters.jacobi import JacobiDrafter
-from drafters.loading import LoadedDrafter
 from drafters.mixed import MixedDrafter
 from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
 from models.base import ImageGrid
@@ -71,7 +70,7 @@ def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
 
 def build_engine(
     target: TargetModel,
-    drafter: LoadedDrafter | None,  # None for methods without weights
+    drafter: EagleHead | None,  # None for methods without weights
     distribution: SamplingDistribution,
     method: MethodSettings,
     images: int,  # most images in flight
@@ -95,7 +94,7 @@ def build_engine(
 @dataclass(frozen=True)
 class Drafting:
     target: TargetModel
-    loaded: LoadedDrafter | None  # the drafter with weights; None for methods without one
+    loaded: EagleHead | None  # the drafter with weights; None for methods without one
     distribution: SamplingDistribution
     method: MethodSettings
     largest: TreeShape  # the largest tree that the method's policy allows
@@ -104,7 +103,7 @@ class Drafting:
 
 def eagle_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights that drafts level by level."""
-    return EagleDrafter(parts.loaded.network, parts.target, parts.distribution, parts.largest)
+    return EagleDrafter(parts.loaded, parts.target, parts.distribution, parts.largest)
 
 
 def recall_drafter(parts: Drafting) -> Drafter:
@@ -116,7 +115,7 @@ def recall_drafter(parts: Drafting) -> Drafter:
 
 def block_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights that reads stale hidden states and drafts in three passes."""
-    head = BlockHead.of(parts.loaded.network)
+    head = BlockHead.of(parts.loaded)
     return BlockDrafter(head, parts.target, parts.distribution, parts.largest, parts.proposal)
 
 

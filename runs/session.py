@@ -13,7 +13,8 @@ from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.engine import Engine
 from decoding.round import Sources
-from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
+from drafters.eagle import EagleHead
+from drafters.loading import FoundDrafter, find_drafter
 from models.base import TargetOptions
 from models.codecs.codebook import find_table, load_table
 from models.files.folders import checkpoint_folder
@@ -37,7 +38,7 @@ class Session:
 
     settings: EngineSettings  # the command's, with the method that it asks for
     target: TargetModel
-    drafter: LoadedDrafter | None  # None if no method here has one with weights
+    drafter: EagleHead | None  # None if no method here has one with weights
     _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns; `replace` shares it
 
     @refusing()
@@ -76,7 +77,7 @@ class Session:
             _find_nearest(settings, settings.method.lantern.k)
         if settings.method.drafted and drafter is None:
             drafter = _find_drafter(settings).load(self.target)
-            kernels_for(settings)(drafter.network)
+            kernels_for(settings)(drafter)
         return replace(self, settings=settings, drafter=drafter)
 
     def nearest_codes(self, method: MethodSettings) -> Tensor | None:
@@ -125,7 +126,7 @@ def open_session(settings: EngineSettings) -> Session:
     drafter_files = _find_drafter(settings) if settings.method.drafted else None
     target = open_target(settings)
     drafter = None if drafter_files is None else drafter_files.load(target)
-    networks = [target.transformer] if drafter is None else [target.transformer, drafter.network]
+    networks = [target.transformer] if drafter is None else [target.transformer, drafter]
     run_by(*networks)
     return Session(settings, target, drafter)
 

@@ -81,7 +81,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
             head = KINDS[settings.drafter].network(spec, config["bias"])
         _initialise(head, settings.seed)
     else:
-        head = load_drafter(settings.start_from, target, torch.float32).network
+        head = load_drafter(settings.start_from, target, torch.float32)
         forget_packed(head)  # copies that training would not change
         if head.spec.target_layers != layers:
             head.read_layers(layers)

@@ -310,7 +310,7 @@ def check_drafter(checkpoint: Checkpoint) -> Finding:
 
 def _drafted(checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     """Return log p and log q (images, tokens - 1, codes) after the tokens of plain decoding."""
-    target, head = checkpoint.first_rows.target, checkpoint.session.drafter.network
+    target, head = checkpoint.first_rows.target, checkpoint.session.drafter
     distribution = sampling_distribution(checkpoint.settings.sampling)
     images = checkpoint.plain.images
     prompts = [image.job.prompt for image in images]

@@ -13,7 +13,7 @@ from decoding.noise import image_seed
 from decoding.sampling import SamplingDistribution
 from drafters.block import BlockHead
 from drafters.eagle import EagleHead
-from drafters.loading import LoadedDrafter, load_drafter
+from drafters.loading import load_drafter
 from drafters.training.agreement import LEVELS, Gathered
 from drafters.training.features import Rower
 from drafters.training.order import generator
@@ -47,7 +47,7 @@ class Evaluation:
     def __call__(self, folder: Path, step: int) -> dict[str, Any]:
         """Write evaluation.json; returns what that holds."""
         # in fp16 from its file, as users have it, not the weights in training
-        head = load_drafter(str(folder), self.target).network
+        head = load_drafter(str(folder), self.target)
         distribution = sampling_distribution(self.settings.sampling)
         levels = self.levels(head, distribution)
         figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
@@ -136,7 +136,7 @@ class Evaluation:
             return {}
         method = self.settings.evaluated
         run = replace(self.settings.plain, method=method, drafter_path=str(folder))
-        session = Session(run, self.target, LoadedDrafter(head))
+        session = Session(run, self.target, head)
         compared = BASELINE, method
         for settings in compared:
             measure(session.open_engine(settings), jobs[:1])  # warm-up

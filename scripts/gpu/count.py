@@ -109,7 +109,7 @@ class _CountedSteps(Steps):
 
 def _networks(session: Session) -> list[nn.Module]:
     """Return the target's network, and the drafter's if there is one."""
-    drafter = [] if session.drafter is None else [session.drafter.network]
+    drafter = [] if session.drafter is None else [session.drafter]
     return [session.target.transformer, *drafter]
 
 

@@ -19,7 +19,6 @@ from decoding.images import Job
 from decoding.policies import static
 from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleHead
-from drafters.loading import LoadedDrafter
 from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
 from models.transformer import Transformer
 from runs.methods import build_engine
@@ -65,8 +64,8 @@ def target() -> SmallTarget:
 
 
 @pytest.fixture(scope="module")
-def drafter() -> LoadedDrafter:
-    return LoadedDrafter(randomised(EagleHead(SPEC), 4, SIZES))
+def drafter() -> EagleHead:
+    return randomised(EagleHead(SPEC), 4, SIZES)
 
 
 def outcomes() -> Tensor:

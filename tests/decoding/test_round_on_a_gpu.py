@@ -81,7 +81,7 @@ def fake_gpu(monkeypatch) -> FakeTensorMode:
 def on_fake_gpu(session: Session, mode: FakeTensorMode) -> Session:
     with mode:
         move(session.target.transformer)
-        move(session.drafter.network)
+        move(session.drafter)
     session.target.device = GPU
     return session
 
@@ -120,8 +120,8 @@ def test_a_round_waits_once_and_stays_on_its_device(method, session, fake_gpu) -
 @pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
 def test_so_it_does_where_the_head_reads_hidden_states(method, session, fake_gpu) -> None:
     with fake_gpu:
-        session.drafter.network.read_layers((1,))
-        session.drafter.network.requires_grad_(False)
+        session.drafter.read_layers((1,))
+        session.drafter.requires_grad_(False)
     decode(lambda: session.open_engine(method), fake_gpu)
 
 

@@ -28,7 +28,7 @@ def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
     """A session whose head also reads the target's hidden states after these layers."""
     if not layers:
         return session
-    head = deepcopy(session.drafter.network)
+    head = deepcopy(session.drafter)
     head.read_layers(layers)
     generator = torch.Generator().manual_seed(5)
     weight = head.states.weight
@@ -39,7 +39,7 @@ def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
 
 def block_head(session: Session) -> BlockHead:
     """A block head whose own weights are not 0."""
-    head, generator = BlockHead.of(session.drafter.network), torch.Generator().manual_seed(0)
+    head, generator = BlockHead.of(session.drafter), torch.Generator().manual_seed(0)
     for module, scale in ((head.recalled, 0.1), (head.steps, 0.3), (head.gate, 0.2)):
         noise = torch.randn(module.weight.shape, generator=generator, dtype=torch.float64)
         module.weight.data = scale * noise
@@ -52,7 +52,7 @@ class Image:
     def __init__(
         self, session: Session, distribution: SamplingDistribution, text: str, codes: list[int]
     ):
-        self.target, self.head = session.target, session.drafter.network
+        self.target, self.head = session.target, session.drafter
         self.distribution = distribution
         self.prompt = self.target.prompt(text, distribution.guidance)
         self.codes = torch.tensor(codes)
@@ -127,7 +127,7 @@ class Rounds:
     def __init__(
         self, session: Session, distribution: SamplingDistribution, images: Sequence[Image | Known]
     ):
-        head, target = session.drafter.network, session.target
+        head, target = session.drafter, session.target
         self.drafter = EagleDrafter(head, target, distribution, TREE)
         self.grid, self.images = target.grid, list(images)
         self.done, self.pending = [1] * len(images), [1] * len(images)

@@ -22,7 +22,6 @@ from drafters.block import (
     choose_window,
 )
 from drafters.hidden_states import Stale, StaleHiddenStates
-from drafters.loading import LoadedDrafter
 from drafters.similarity import SHARPNESS, UNKNOWN, Directions, Recollection
 from drafters.window import WindowDrafts
 from models.base import Context
@@ -62,7 +61,7 @@ def test_nodes_are_recalled_by_similarity() -> None:
 
 
 def test_an_untrained_head_mixes_what_the_eagle_head_predicts(session) -> None:
-    head = BlockHead.of(session.drafter.network)
+    head = BlockHead.of(session.drafter)
     assert BlockHead.of(head) is head
     predicted, stale = random(1, 2, 3, 32), random(1, 2, 3, 32)
     share = (SHARE[0] + SHARE[1] * torch.tensor([1.0, 0.5, UNKNOWN])).sigmoid().double()
@@ -111,7 +110,7 @@ def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatc
     head, checked = block_head(session), []
     method = MethodSettings(method="block", depth=3, width=2, nodes=6)
     distribution = SamplingDistribution(cfg=guidance)
-    engine = build_engine(session.target, LoadedDrafter(head), distribution, method, 2)
+    engine = build_engine(session.target, head, distribution, method, 2)
     drafter = engine.speculation.drafter
 
     def watch(states, result) -> None:
@@ -229,8 +228,8 @@ def test_methods_that_draft_by_levels_read_a_block_head_as_an_eagle_head(session
     """What a block head has in addition is for windows."""
     method = MethodSettings(method=name, depth=3, width=2, nodes=5)
     taus = []
-    for network in (session.drafter.network, block_head(session)):
-        parts = session.target, LoadedDrafter(network), SamplingDistribution()
+    for network in (session.drafter, block_head(session)):
+        parts = session.target, network, SamplingDistribution()
         images = finished(build_engine(*parts, method, 1), [Job("0", "a cat", 3)])
         taus.append(images["0"].tau)
     assert taus[0] == taus[1] > 1

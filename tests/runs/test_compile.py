@@ -54,7 +54,7 @@ SAMPLED = [{}, {"temperature": 0.0}, {"top_k": 5}, {"top_p": 0.7}, {"cfg": 1.0}]
 def test_all_methods_decode_the_same_tokens(checkpoint, sampled) -> None:
     plain, fast = opened(checkpoint, "off"), opened(checkpoint, "on")
     assert fast.target.transformer.blocks.run is run_fused
-    assert fast.drafter.network.blocks.run is run_fused
+    assert fast.drafter.blocks.run is run_fused
     assert plain.target.transformer.blocks.run is run_by_torch
     wanted = codes(plain, "ar", images=1, **sampled)
     assert len(wanted) == len(JOBS)
@@ -67,9 +67,9 @@ def test_so_they_do_where_the_head_reads_hidden_states(checkpoint) -> None:
     session = opened(checkpoint, "off")
     wanted = codes(session, "ar", 1.0, 1)
     session = opened(checkpoint, "on")
-    session.drafter.network.read_layers((1,))
-    torch.nn.init.normal_(session.drafter.network.states.weight, std=0.1)
-    fuse(session.drafter.network.requires_grad_(False))
+    session.drafter.read_layers((1,))
+    torch.nn.init.normal_(session.drafter.states.weight, std=0.1)
+    fuse(session.drafter.requires_grad_(False))
     for method, images in product(("eagle2", "eagle_recall", "block"), (1, 2)):
         assert codes(session, method, 1.0, images) == wanted, (method, images)
 
@@ -110,7 +110,7 @@ def test_kernels_run_where_they_are_faster_unless_they_are_off(
     runs = run_fused if speedup > 1 else run_by_torch
     assert open_session(settings).target.transformer.blocks.run is runs
     plain = replace(settings, method=MethodSettings("jacobi"), drafter_path=None)
-    assert open_session(plain).with_settings(settings).drafter.network.blocks.run is runs
+    assert open_session(plain).with_settings(settings).drafter.blocks.run is runs
     forced = replace(settings, compile="on")
     assert open_session(forced).target.transformer.blocks.run is run_fused
 

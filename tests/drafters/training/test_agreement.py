@@ -20,7 +20,7 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint) -> N
     session = open_session(RunSettings(**given, method=chain))
     engine = session.open_engine()
     image = finished(engine, [Job("0", "a red dot", 5)])["0"]
-    target, head = session.target, session.drafter.network
+    target, head = session.target, session.drafter
     rows = target_rows(target, target.prompt("a red dot", 2), image.codes[None])
     noise = gumbel(5, "target", torch.arange(1, len(image.codes)), target.vocab.size)
     levels = draft_distributions(target, head, rows, engine.distribution, depth)

@@ -42,7 +42,7 @@ def codes_for(session: Session) -> Tensor:
 
 def rows_of(session: Session) -> Rows:
     prompts = [session.target.prompt(text, 2) for text in TEXTS]
-    layers = session.drafter.network.spec.target_layers
+    layers = session.drafter.spec.target_layers
     return target_rows(session.target, join_prompts(prompts), codes_for(session), layers)
 
 
@@ -61,7 +61,7 @@ def test_training_scores_what_the_drafter_computes(layers, opened) -> None:
     """Levels 1 to 3 against those of a tree of one branch after every decided token."""
     opened = session_reading(opened, layers)
     codes, rows = codes_for(opened), rows_of(opened)
-    distributions = draft_distributions(opened.target, opened.drafter.network, rows, PLAIN, 3)
+    distributions = draft_distributions(opened.target, opened.drafter, rows, PLAIN, 3)
     for number, text in enumerate(TEXTS):
         checked = 0
         for level, token, log_q in decoded_distributions(opened, text, codes[number], 3):
@@ -76,7 +76,7 @@ def decoded_distributions(
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Level, number of the token and log q of a drafter that is told one token after the other."""
     target, prompt = session.target, session.target.prompt(text, 2)
-    rows = target_rows(target, prompt, codes[None], session.drafter.network.spec.target_layers)
+    rows = target_rows(target, prompt, codes[None], session.drafter.spec.target_layers)
     rounds = Rounds(session, PLAIN, [Known(prompt, rows.features, codes, target.grid)])
     for decided in range(1, len(codes)):
         tree, picked = rounds.root(), torch.zeros(1, 1, dtype=torch.long)
@@ -95,7 +95,7 @@ class Blind:
     session: Session
 
     def __post_init__(self) -> None:
-        network = self.session.drafter.network
+        network = self.session.drafter
         self.spec, self.fuse, self.ids, self.inputs = network.spec, network.fuse, [], []
 
     def __call__(self, ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
@@ -135,7 +135,7 @@ class Perfect:
 
     @property
     def spec(self) -> TransformerSpec:
-        return self.session.drafter.network.spec
+        return self.session.drafter.spec
 
     def __call__(self, ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
         features = self.rows.features[:, 1:].clone()
@@ -197,7 +197,7 @@ def agreement(session: Session, head: object, rows: Rows) -> dict:
 
 def test_a_perfect_drafter(session) -> None:
     """Its first coupled candidate always hits, and no drafter has a smaller loss."""
-    rows, random = rows_of(session), session.drafter.network
+    rows, random = rows_of(session), session.drafter
     perfect, loss = Perfect(session, rows), loss_of(session)
     figures = agreement(session, perfect, rows)
     assert figures["total_variation"] < 1e-6

@@ -21,7 +21,7 @@ KINDS = ("safetensors", "bin", "sharded safetensors", "sharded bin")
 
 
 def drafter(folder: Path, target: TargetModel) -> torch.nn.Module:
-    return load_drafter(str(folder / "drafter"), target).network
+    return load_drafter(str(folder / "drafter"), target)
 
 
 @pytest.mark.parametrize("kind", [*KINDS[1:], "old bin"])

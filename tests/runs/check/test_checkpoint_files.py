@@ -51,7 +51,7 @@ def test_memory_is_that_of_a_loaded_model(
 ) -> None:
     memory = inspected(capsys, checkpoint, f"--dtype={dtype}", *words)[1]["memory"]
     target = loaded(checkpoint, dtype=DTYPES[dtype])
-    head = load_drafter(str(checkpoint / "drafter"), target).network
+    head = load_drafter(str(checkpoint / "drafter"), target)
     modules = {"target weights": target.transformer, "drafter weights": head}
     for name, module in (modules | {"image tokenizer": target.images.model}).items():
         assert memory[name] == sum(weight.nbytes for weight in module.parameters())
