@@ -7,7 +7,7 @@
 # fp64, where every difference is an error, then in fp32, where the tables count near-ties. It takes a
 # day on two cores. --thin takes two prompts and two images of each, and two hours. If the check is
 # interrupted, run the same command again: it makes the tables that are missing. With another model,
-# other methods or another revision it makes all again.
+# other methods or other code it makes all again.
 #
 # Variables (default): PROMPTS how many (20); SEEDS images of each (2); METHODS as in benchmark (all);
 # MODEL folder (ckpts/tiny); OUT folder of the tables (outputs/exactness, or outputs/exactness_thin);
@@ -38,7 +38,8 @@ if [ -z "${METHODS:-}" ]; then
 fi
 # A table that passed has this in its folder, and counts for the same command and code only.
 made="$METHODS $MODEL $PROMPTS $SEEDS"
-[ ! -e .git ] || made+=" $({ git rev-parse HEAD; git diff HEAD || :; } 2>/dev/null | cksum)"
+code=(main.py ckpts configs decoding drafters eval models runs support)
+[ ! -e .git ] || made+=" $({ git ls-tree HEAD "${code[@]}"; git diff HEAD -- "${code[@]}" || :; } 2>/dev/null | cksum)"
 failed=()
 for dtype in fp64 fp32; do
   for cfg in 1 3; do

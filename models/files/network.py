@@ -100,6 +100,9 @@ class Network:
             # `faults` has compared all shapes; what is not ours is passed over
             name = self.name(key)
             if slot := self.keys.get(name):
+                if not tensor.is_floating_point():  # integers without their scales
+                    got = str(tensor.dtype).removeprefix("torch.")
+                    raise ValueError(f"{key} holds {got}, expected floating-point numbers")
                 # A matrix may fill a 1 x 1 convolution, or the other way round; a norm that all
                 # heads share is broadcast.
                 to, value = tensors[slot.parameter][slot.rows], tensor[slot.source]
