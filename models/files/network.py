@@ -102,7 +102,8 @@ class Network:
             if slot := self.keys.get(name):
                 if not tensor.is_floating_point():  # integers without their scales
                     got = str(tensor.dtype).removeprefix("torch.")
-                    raise ValueError(f"{key} holds {got}, expected floating-point numbers")
+                    where = files[0].parent
+                    raise ValueError(f"{where}: {key}: expected floating-point numbers, got {got}")
                 # A matrix may fill a 1 x 1 convolution, or the other way round; a norm that all
                 # heads share is broadcast.
                 to, value = tensors[slot.parameter][slot.rows], tensor[slot.source]
