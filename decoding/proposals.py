@@ -8,12 +8,17 @@ tokens.
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from decoding.device import arange
 from decoding.drafter import Draft
 from decoding.round import Round
 from support.compiler import fused
+
+# Candidates that estimates of `coupled` drafts compare; a fixed number, since that of a node's
+# children depends on the other images of the batch.
+COMPARED = 3
 
 
 class Proposal(Protocol):
@@ -62,11 +67,11 @@ class Coupled:
     """Takes the best tokens by log q + G, where G is the noise that the target will choose with.
 
     The first candidate is what the target chooses if q equals its p. The estimate is a softmax of
-    the candidates' noisy values: the probability to be the best of them after one more Gumbel
-    disturbance of every value, which stands for the difference between q and p. Other codes have no
-    share: with one, estimates promise the more the deeper a node stands (docs/results/tokens.md).
-    It alone heeds the
-    drafter's trust: where q nears p its first candidate nears certainty.
+    the noisy values of the best `COMPARED`: the probability to win against these after one more
+    Gumbel disturbance of every value, which stands for the difference between q and p. Other codes
+    have no share: with one, estimates promise the more the deeper a node stands
+    (docs/results/tokens.md). It alone heeds the drafter's trust: where q nears p its first
+    candidate nears certainty.
     """
 
     name = "coupled"
@@ -76,8 +81,11 @@ class Coupled:
         return round.ahead[:, levels]
 
     def children(self, draft: Draft, noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        tokens, values = _best(draft.log_q + noise, count)
-        return tokens, _chances(values, draft.trust)
+        if count == 1:  # of a chain, which has nothing to compare
+            tokens, values = _best(draft.log_q + noise, 1)
+            return tokens, torch.zeros_like(values)
+        tokens, values = _best(draft.log_q + noise, max(count, COMPARED))
+        return tokens[..., :count], _chances(values, draft.trust)[..., :count]
 
 
 @dataclass(frozen=True)
@@ -103,11 +111,12 @@ class Sampled:
 
 @fused
 def _chances(values: Tensor, trust: Tensor | None) -> Tensor:
-    """Return log-probabilities (images, k, count) of candidates, by their noisy values.
+    """Return estimated log-probabilities (..., count) of candidates by their noisy values.
 
-    trust: (images, k), how much sharper they are; None: 1.
+    trust: (...), how much sharper they are; None: 1.
     """
-    return (values if trust is None else trust[..., None] * values).log_softmax(-1)
+    values = values if trust is None else trust[..., None] * values
+    return values - values[..., :COMPARED].logsumexp(-1, keepdim=True)
 
 
 def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -124,7 +124,7 @@ class WindowDrafts:
         """
         if not isinstance(self.proposal, Coupled):
             return None
-        noise, width = self.noise[:, :, None], self.round.shape.width
+        noise, width = self.noise[:, :, None], max(self.round.shape.width, 2)
         tokens, log_hits = self.proposal.children(self.draft, noise, width)
         return tokens, log_hits, place_of(tokens, _next_step(self.codes))
 

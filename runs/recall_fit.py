@@ -23,7 +23,7 @@ from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
 from drafters.recall import FITTED_TO_TINY, RecallNumbers
 from drafters.similarity import UNKNOWN, trust_in
-from drafters.training.agreement import best_few
+from drafters.training.agreement import compared
 
 METHOD = MethodSettings("recall")
 LEAST_CHOICES = 50  # for a fit, and to judge it by
@@ -46,7 +46,7 @@ class Recorder:
     def __init__(self, engine: Engine):
         self.engine, self.drafter = engine, engine.speculation.drafter
         self.levels: list[Level] = []  # of the round that is drafted
-        # of each choice: what is recalled and the noise, (vocab,) each, the similarity and the code
+        # of each choice: the values that it is compared by (k,), the similarity, and which it is
         self.rows: list[tuple[Tensor, ...]] = []
         # A bound method is replaced, so rounds must not be replayed: a CUDA graph calls no Python.
         self._expand, self.drafter.expand = self.drafter.expand, self._noting_expand
@@ -82,10 +82,12 @@ class Recorder:
                 node = nodes.index(accepted_node)
             # where nothing was recalled it is `UNKNOWN`, below 0
             if level.similarity[node] > 0:
-                noise = result.round.ahead[0, depth].expand_as(level.recalled[node])
-                row = level.recalled[node], noise, level.similarity[node]
-                chosen = torch.tensor(emitted[depth])
-                self.rows.append((*(part.float().cpu() for part in row), chosen))
+                values = level.recalled[node] + result.round.ahead[0, depth]
+                chosen = torch.tensor(emitted[depth : depth + 1], device=values.device)
+                best, which, among = compared(values[None], chosen)
+                if bool(among):
+                    row = best[0].float(), level.similarity[node].float(), which[0]
+                    self.rows.append(tuple(part.cpu() for part in row))
         self.levels = []
 
 
@@ -111,9 +113,8 @@ def fit_numbers(
 
 
 def _loss(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
-    recalled, noise, similarity, chosen = data
-    values = trust_in(similarity, *numbers)[:, None] * (recalled + noise)
-    return F.cross_entropy(*best_few(values, chosen))
+    values, similarity, chosen = data
+    return F.cross_entropy(trust_in(similarity, *numbers)[:, None] * values, chosen)
 
 
 def _better(current: Pair, fitted_to: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> Pair:
@@ -129,7 +130,6 @@ def _better(current: Pair, fitted_to: tuple[Tensor, ...], others: tuple[Tensor, 
 
     optimizer.step(step)
     fitted = numbers.detach()
-    worse = _loss(others, fitted) >= _loss(others, torch.tensor(current))
-    if worse or not bool(fitted.isfinite().all()):
+    if not bool(_loss(others, fitted) < _loss(others, torch.tensor(current))):
         return current
     return tuple(round(value, 2) for value in fitted.tolist())

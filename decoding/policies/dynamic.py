@@ -31,11 +31,11 @@ class LevelPolicy:
             picked = self.pick(tree, round.shape.width)  # (images, k)
             draft = drafter.expand(tree, picked, round)
             count = self.children(level, round.shape.width)
-            if draft.children is None:
+            if (children := draft.children) is None:
                 noise = proposal.noise(round, slice(level - 1, level), picked.shape[1])
-                tokens, log_hits = proposal.children(draft, noise, count)
-            else:
-                tokens, log_hits = (values[..., :count] for values in draft.children)
+                # one child is estimated as it is among more, which other images may have
+                children = proposal.children(draft, noise, max(count, 2))
+            tokens, log_hits = (values[..., :count] for values in children)
             log_hits = within_limits(log_hits, round, level)
             tree = tree.extend(picked, tokens, log_hits, draft.log_q if round.keep_q else None)
         return tree

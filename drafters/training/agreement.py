@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding.noise import gumbel
+from decoding.proposals import COMPARED
 from decoding.sampling import SamplingDistribution, choose
 from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
@@ -14,7 +15,6 @@ from models.target import TargetModel
 PROPOSALS = ("topk", "coupled")
 CANDIDATES = (1, 4, 10)
 LEVELS = 8  # that have figures, in images of enough tokens
-FITTED = 4  # candidates whose estimates are fitted; trees take three to ten of a node
 
 
 def draft_distributions(
@@ -120,16 +120,15 @@ def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
     return rates | {"cut": excluded.float().mean().item()}
 
 
-def best_few(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best candidates' values (k, FITTED), and which of them is the choice (k,).
+def compared(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what estimates of `coupled` drafts compare: values, which is chosen, and whether any.
 
-    Rows whose choice is none of them are left out: estimates of `coupled` drafts do not heed it.
+    (n, COMPARED), (n,) and (n,) bool.
 
     Args:
         values: (n, vocab) log q plus noise.
         choices: (n,) the target's tokens.
     """
-    values, codes = values.topk(min(FITTED, values.shape[-1]), -1)
+    values, codes = values.topk(min(COMPARED, values.shape[-1]), -1)
     chosen = codes == choices[:, None]
-    among = chosen.any(-1)
-    return values[among], chosen[among].long().argmax(-1)
+    return values, chosen.long().argmax(-1), chosen.any(-1)

@@ -12,7 +12,7 @@ from decoding.noise import gumbel
 from drafters.block import BlockHead
 from drafters.hidden_states import Stale
 from drafters.similarity import Recollection, lineage_along
-from drafters.training.agreement import best_few
+from drafters.training.agreement import compared
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
@@ -244,9 +244,10 @@ class BlockLoss:
         parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (m, steps, 3)
         trusted = head.confidence(rounds.similarity)[..., None]
         # detached: the fit changes what the mixture is trusted with, not what is predicted
-        values = trusted * (scores.log_q.detach() + rounds.noise)
-        chosen, inside = (scores.log_p + rounds.noise).argmax(-1), rounds.inside
-        ranked = best_few(values[inside], chosen[inside])
-        # a sum, for none may be chosen of what an untrained head drafts
-        fit = F.cross_entropy(*ranked, reduction="sum") / inside.sum()
+        values = (scores.log_q.detach() + rounds.noise)[rounds.inside]
+        chosen = (scores.log_p + rounds.noise).argmax(-1)[rounds.inside]
+        best, which, among = compared(values, chosen)
+        fits = F.cross_entropy(trusted[rounds.inside] * best, which, reduction="none")
+        # of an untrained head's drafts none may be chosen
+        fit = (fits * among).sum() / rounds.inside.sum().clamp_min(1)
         return (parts * share[..., None]).sum(0), fit

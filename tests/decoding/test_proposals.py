@@ -46,9 +46,10 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
 def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
     log_q = distributions(6, 7, 4)
     tokens, scores = PROPOSALS[name]().children(Draft(log_q), torch.zeros(1, 6, 1), 7)
-    expected = log_q.sort(descending=True)
-    assert torch.equal(tokens, expected.indices)
-    torch.testing.assert_close(scores, expected.values)
+    best, codes = log_q.sort(descending=True)
+    assert torch.equal(tokens, codes)
+    others = best[..., :3].logsumexp(-1, keepdim=True) if name == "coupled" else 0.0
+    torch.testing.assert_close(scores, best - others)
 
 
 @pytest.mark.parametrize("name", PROPOSALS)
@@ -56,20 +57,30 @@ def test_estimates_are_probabilities_best_first(name) -> None:
     tokens, scores = PROPOSALS[name]().children(Draft(distributions(20, 9, 5)), noise(20, 9), 50)
     assert tokens.shape == (1, 20, 9), "no more candidates than tokens"
     assert (scores <= 0).all() and (name == "sampled" or (scores.diff(dim=-1) <= 0).all())
-    torch.testing.assert_close(scores.exp().sum(-1), torch.ones(1, 20, dtype=torch.float64))
+    all_of_it = scores[..., :3] if name == "coupled" else scores
+    torch.testing.assert_close(all_of_it.exp().sum(-1), torch.ones(1, 20, dtype=torch.float64))
 
 
-def test_coupled_estimates_heed_the_candidates_alone() -> None:
-    """The chance to be the best of them after one more disturbance, whatever stands below them."""
+def test_coupled_estimates_compare_the_best_three_whatever_else_there_is() -> None:
     log_q, own = distributions(20, 9, 5), noise(20, 9)
-    tokens, scores = PROPOSALS["coupled"]().children(Draft(log_q), own, 3)
-    values = log_q + own
-    assert torch.equal(tokens, values.topk(3).indices)
-    torch.testing.assert_close(scores, values.topk(3).values.log_softmax(-1))
+    values, codes = (log_q + own).topk(5)
+    expected = values - values[..., :3].logsumexp(-1, keepdim=True)
     more = torch.full((1, 20, 100), -9.0, dtype=torch.float64)
     wide = torch.cat([log_q, more], 2), torch.cat([own, torch.zeros_like(more)], 2)
-    same = PROPOSALS["coupled"]().children(Draft(wide[0]), wide[1], 3)
-    assert torch.equal(same[0], tokens) and torch.equal(same[1], scores)
+    for count in (2, 3, 5):
+        for q, g in ((log_q, own), wide):
+            tokens, scores = PROPOSALS["coupled"]().children(Draft(q), g, count)
+            assert torch.equal(tokens, codes[..., :count])
+            torch.testing.assert_close(scores, expected[..., :count])
+
+
+def test_codes_that_q_excludes_are_no_children() -> None:
+    log_q = torch.full((1, 1, 9), -torch.inf)
+    log_q[..., 4] = 0.0
+    for name, proposal in PROPOSALS.items():
+        tokens, scores = proposal().children(Draft(log_q), noise(1, 9).float(), 3)
+        assert (name, tokens[0, 0, 0].item()) == (name, 4)
+        assert scores[0, 0].tolist() == [0.0, -torch.inf, -torch.inf]
 
 
 def test_sampled_children_are_drawn_without_replacement() -> None:
@@ -91,7 +102,9 @@ def test_trust_sharpens_the_estimates_of_coupled_drafts_only(name) -> None:
     plain = PROPOSALS[name]().children(Draft(log_q), own, 4)
     trusted = PROPOSALS[name]().children(Draft(log_q, torch.full((1, 3), 3.0)), own, 4)
     assert torch.equal(trusted[0], plain[0])
-    expected = (3 * plain[1]).log_softmax(-1) if name == "coupled" else plain[1]
+    sharper = 3 * plain[1]
+    others = sharper[..., :3].logsumexp(-1, keepdim=True)
+    expected = sharper - others if name == "coupled" else plain[1]
     torch.testing.assert_close(trusted[1], expected)
 
 

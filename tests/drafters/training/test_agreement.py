@@ -7,7 +7,8 @@ from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.images import Job
 from decoding.noise import gumbel
-from drafters.training.agreement import FITTED, Gathered, best_few, draft_distributions
+from decoding.proposals import COMPARED
+from drafters.training.agreement import Gathered, compared, draft_distributions
 from drafters.training.rows import target_rows
 from runs.session import open_session
 
@@ -45,11 +46,11 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint) -> N
     assert rounds == image.target_forwards - 1
 
 
-def test_what_estimates_are_fitted_to_are_choices_among_the_candidates() -> None:
+def test_estimates_are_fitted_to_the_choices_among_what_they_compare() -> None:
     values = torch.randn(400, 12, generator=torch.Generator().manual_seed(6))
     choices = torch.arange(400) % 12
-    best, which = best_few(values, choices)
+    best, which, among = compared(values, choices)
     ranks = values.argsort(-1, descending=True).argsort(-1).gather(1, choices[:, None])[:, 0]
-    few = ranks < FITTED
-    assert torch.equal(which, ranks[few])
-    assert torch.equal(best, values[few].topk(FITTED).values)
+    assert torch.equal(among, ranks < COMPARED) and among.any() and not among.all()
+    assert torch.equal(which[among], ranks[among])
+    assert torch.equal(best, values.topk(COMPARED).values)
