@@ -23,7 +23,7 @@ GONE_FLAGS = {
     "tokenizer_base_path": "use --tokenizer_path",
     "size": _FULL_SIZE,
     "prices": _FULL_SIZE,
-    "calibration": "estimates need no factors of the levels any more",
+    "calibration": "leave it out: estimates need no factors; `tune` writes its recipe anew",
     "costs": "a sweep times its cells",
     "estimate": "configs/training has the memory that recipes take; --accumulate takes less",
     "learn": "train the drafter beforehand, with train_drafter",

@@ -2,8 +2,8 @@
 
 A round recalls predictions after the nodes of its tree, and the target then chooses a token after
 each node on the accepted path. The numbers are those under which these choices are likeliest. They
-change the shape of trees, never the tokens. Mixtures keep the included model's: fitted in this way
-they accept up to 4 % fewer tokens (docs/results/tried.md).
+change the shape of trees, never the tokens. Mixtures keep the included model's: fitted over
+all codes they accepted up to 4 % fewer tokens (docs/results/tried.md).
 """
 
 import time

@@ -107,7 +107,7 @@ def run_tune(settings: TuneSettings) -> None:
 def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts) -> Fitted:
     """Return the numbers of `recall` that are fitted to the model, if a method here has them open.
 
-    They are kept in the file of the trials. None if the time is too short for them.
+    They are kept in the file of the trials. Without them if the time is too short.
     """
     if not any(map(_is_open, settings.tried)):
         trials.fitted = {}

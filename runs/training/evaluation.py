@@ -48,8 +48,7 @@ class Evaluation:
         """Write evaluation.json; returns what that holds."""
         # in fp16 from its file, as users have it, not the weights in training
         head = load_drafter(str(folder), self.target)
-        distribution = sampling_distribution(self.settings.sampling)
-        levels = self.levels(head, distribution)
+        levels = self.levels(head)
         figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
         with printed_unless_saved(figures):
             figures["decoding"] = self.decoding(folder, head)
@@ -91,12 +90,13 @@ class Evaluation:
         return self.settings.folder / "evaluation.json"
 
     @torch.inference_mode()
-    def levels(self, head: EagleHead, distribution: SamplingDistribution) -> list[dict[str, Any]]:
+    def levels(self, head: EagleHead) -> list[dict[str, Any]]:
         """Return `Gathered.table` of the held-out images.
 
         The target's choices are drawn anew, from its distributions after the images' tokens. A
         block head is judged in rounds that it draws.
         """
+        distribution = sampling_distribution(self.settings.sampling)
         if isinstance(head, BlockHead):
             return self._windows(head, distribution)
         count = min(LEVELS, self.target.grid.tokens - 1)

@@ -40,6 +40,7 @@ METHODS = {
     "eagle2 topk": MethodSettings("eagle2", proposal="topk"),
     "small eagle2": MethodSettings("eagle2", depth=3, width=4, nodes=7),
     "adt": MethodSettings("adt"),
+    "adt, of one to ten children": MethodSettings("adt", nodes=10, adt=AdtSettings(k_min=1)),
     "adt topk": MethodSettings(
         "adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")
     ),

@@ -50,6 +50,14 @@ def test_a_run_continues(old, capsys):
     assert [command["revision"][:7] for command in manifest["earlier"]] == ["9f14fc4"]
 
 
+def test_a_run_continues_whatever_its_calibration_was(old):
+    manifest = old / "run/run.json"
+    content = json.loads(manifest.read_text())
+    content["identity"]["calibration"] = "1.2/1.1"
+    manifest.write_text(json.dumps(content))
+    assert main.main([*RUN, "--num_images=2"]) == 0
+
+
 def test_the_same_images_are_drawn_today():
     assert main.main([*RUN[:-1], "--num_images=2", "--output_dir=anew"]) == 0
     old_records, new = records("run"), records("anew")
@@ -95,6 +103,7 @@ def test_a_training_continues_to_the_same_drafter(old):
 
 
 def test_a_trained_drafter_decodes_what_ar_decodes():
+    assert Path("drafter/calibration.json").exists(), "which drafters had; it is not read"
     for method, flags in (("ar", []), ("adt", ["--drafter_path=drafter"])):
         words = ["generate_images", *IMAGES, f"--method={method}", "--num_images=3", *flags]
         assert main.main([*words, f"--output_dir={method}"]) == 0
