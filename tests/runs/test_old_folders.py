@@ -59,17 +59,13 @@ def test_a_run_continues_whatever_its_calibration_was(old):
 
 
 def test_the_same_images_are_drawn_today():
+    """By other trees, whose nodes were chosen by other estimates."""
     assert main.main([*RUN[:-1], "--num_images=2", "--output_dir=anew"]) == 0
     old_records, new = records("run"), records("anew")
-    for name in ("seed", "tokens_sha256", "target_forwards", "tau", "mean_nodes"):
+    for name in ("seed", "tokens_sha256"):
         assert [each[name] for each in new.values()] == [
             each[name] for each in old_records.values()
         ]
-    rounds = [
-        [{name: line[name] for name in line if name != "top1"} for line in read_lines(path)]
-        for path in (Path("run/trace.jsonl"), Path("anew/trace.jsonl"))
-    ]
-    assert rounds[0] == rounds[1]
 
 
 def test_a_run_is_evaluated(old):
