@@ -44,7 +44,9 @@ def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
         newest: dict[Path, float] = {}
         for path, score in selected.items():
             noise = noise_at(image, DECIDED[image] + level, proposal)
-            chances = (random_distribution(image, path) + noise).log_softmax(-1)
+            values = random_distribution(image, path) + noise
+            compared = values.topk(3).values if proposal == "coupled" else values
+            chances = values - compared.logsumexp(-1)
             best = chances.topk(min(shape.width, VOCAB))
             for token, gain in zip(best.indices.tolist(), best.values.tolist(), strict=True):
                 newest[(*path, token)] = score + gain

@@ -34,7 +34,7 @@ def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
     weight = head.states.weight
     weight.data.copy_(torch.randn(weight.shape, generator=generator) * 0.05)
     head.requires_grad_(False)
-    return replace(session, drafter=replace(session.drafter, network=head))
+    return replace(session, drafter=head)
 
 
 def block_head(session: Session) -> BlockHead:
