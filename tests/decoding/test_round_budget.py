@@ -16,14 +16,14 @@ pytestmark = pytest.mark.usefixtures("plain_blocks")
 
 # Most operations of one round, two layers, batch of one image.
 CEILINGS = {
-    MethodSettings(method="ar"): 90,
+    MethodSettings(method="ar"): 72,
     MethodSettings(method="jacobi", window=6): 106,
-    MethodSettings(method="static", tree="chain"): 383,
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 306,
-    MethodSettings(method="adt"): 249,
-    MethodSettings(method="recall", depth=6, width=3, nodes=8): 380,
+    MethodSettings(method="static", tree="chain"): 325,
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 262,
+    MethodSettings(method="adt"): 215,
+    MethodSettings(method="recall", depth=6, width=3, nodes=8): 370,
     MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8): 690,
-    MethodSettings(method="block", depth=6, width=3, nodes=8): 574,
+    MethodSettings(method="block", depth=6, width=3, nodes=8): 571,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 
