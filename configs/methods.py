@@ -83,8 +83,7 @@ class MethodSettings(Settings, group="Method"):
             self.put(window=None)
         self._check_rule()
         self._refuse_idle()
-        defaults = METHODS[self.method].defaults
-        self.fill(**defaults)
+        self.fill(**METHODS[self.method].defaults)
         if self.window == 0:
             refuse("window", 0, "1 to 256")
         if rule.numbers is not None:

@@ -40,7 +40,10 @@ METHODS = {
     "eagle2 topk": MethodSettings("eagle2", proposal="topk"),
     "small eagle2": MethodSettings("eagle2", depth=3, width=4, nodes=7),
     "adt": MethodSettings("adt"),
-    "adt, of one to ten children": MethodSettings("adt", nodes=10, adt=AdtSettings(k_min=1)),
+    # an image whose nodes have one child, beside others that have more
+    "adt by confidence": MethodSettings(
+        "adt", adt=AdtSettings(adapt="confidence", beta=0.5, k_min=1, k_max=3, k_init=3)
+    ),
     "adt topk": MethodSettings(
         "adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")
     ),
