@@ -157,6 +157,7 @@ class Engine:
         )
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
+        self.watch.calls["round"] += 1
         shares = (laps["draft"], laps["verify"], seconds)
         for state in filter(None, states):
             state.spend(*(share / len(rounds) for share in shares))

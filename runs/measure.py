@@ -37,20 +37,32 @@ class Measurement:
     def mean(self, name: str) -> float:
         return sum(getattr(image, name) for image in self.images) / len(self.images)
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether the parts of every round were timed; those of a replayed one are not."""
+        return self.calls.get("target_forward") == self.calls.get("round")
+
+    def per_image(self, part: str) -> float | None:
+        """Return how often an image needed this part; None if that was not counted."""
+        return self.calls.get(part, 0) / len(self.images) if self.in_parts else None
+
     def milliseconds(self, *names: str) -> float | None:
         """Return the mean milliseconds of a forward pass timed in these parts; None without one."""
-        calls = self.calls.get(names[0], 0)
+        calls = self.calls.get(names[0], 0) if self.in_parts else 0
         return 1000 * sum(self.seconds[name] for name in names) / calls if calls else None
 
     @property
     def profile(self) -> dict[str, float]:
         """Milliseconds per round by part; `draft` contains draft_*, `verify` target_forward."""
         rounds = sum(image.target_forwards - 1 for image in self.images)
-        return {name: 1000 * seconds / rounds for name, seconds in sorted(self.seconds.items())}
+        names = sorted(self.seconds) if self.in_parts else ["round"]
+        return {name: 1000 * self.seconds[name] / rounds for name in names}
 
     @property
-    def overhead_share(self) -> float:
-        """Share of the rounds' time outside the networks of target and drafter."""
+    def overhead_share(self) -> float | None:
+        """Share of the rounds' time outside the networks of target and drafter, if known."""
+        if not self.in_parts:
+            return None
         networks = sum(
             self.seconds.get(name, 0.0)
             for name in ("target_forward", "draft_forward", "draft_head")

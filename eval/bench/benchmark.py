@@ -7,7 +7,7 @@ what a speed-up is. Image decoding is not counted.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import product
@@ -69,14 +69,14 @@ class Bench:
             "temperature": session.settings.sampling.temperature,
             "tau": first.tau,
             **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
-            "draft_forwards": first.calls.get("draft_forward", 0) / len(first.images),
-            "levels": first.calls.get("level", 0) / len(first.images),
+            "draft_forwards": first.per_image("draft_forward"),
+            "levels": first.per_image("level"),
             "lossless": method.lossless,
             "seconds_per_image": seconds,
             "tokens_per_second": session.target.grid.tokens / seconds,
-            "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
-            "ms_per_draft_forward": median(drafts) if method.drafted and drafts[0] else None,
-            "overhead_share": median(one.overhead_share for one in repeats),
+            "ms_per_target_forward": typical(one.milliseconds("target_forward") for one in repeats),
+            "ms_per_draft_forward": typical(drafts),
+            "overhead_share": typical(one.overhead_share for one in repeats),
             **speed_figures(repeats, baseline, session.target.device.type == "cpu"),
             "identical": comparison.identical,
             "near_ties": comparison.near_ties,
@@ -99,6 +99,12 @@ class Bench:
         pairs = zip(baseline.images, measured.images, strict=True)  # of the same jobs
         same = sum(torch.equal(one.codes, other.codes) for one, other in pairs)
         return Comparison(len(baseline.images), same, 0, ())
+
+
+def typical(figures: Iterable[float | None]) -> float | None:
+    """Return the median of a figure over the repeats; None if some of them do not have it."""
+    known = list(figures)
+    return None if None in known else median(known)
 
 
 def run_benchmark(settings: BenchmarkSettings) -> None:

@@ -6,12 +6,14 @@ import json
 from contextlib import redirect_stdout
 from functools import partial
 from io import StringIO
+from itertools import count
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import main
+from decoding.engine import Engine
 from eval.bench import sweep as module
 from support.json_files import read_lines
 
@@ -66,6 +68,23 @@ def test_figures_of_an_added_baseline_are_on_disk_before_print(checkpoint, tmp_p
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["ar", "adt"] and rows[1]["identical"] == 1
+
+
+def test_replayed_rounds_have_no_times_of_their_parts(checkpoint, tmp_path, monkeypatch) -> None:
+    """On a GPU the first repeats launch rounds, and later ones replay them as a whole."""
+    run, rounds = Engine._run, count()
+
+    def replayed(engine: Engine, *given: object) -> object:
+        engine.watch.pause(next(rounds) > 7)  # `ar` has 15
+        return run(engine, *given)
+
+    monkeypatch.setattr(Engine, "_run", replayed)
+    words = ("--methods=ar,adt", "--repeats=2", "--warmup=0", f"--output_dir={tmp_path}")
+    assert benchmark(checkpoint, *words) == 0
+    for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]:
+        assert row["seconds_per_image"] > 0 and list(row["ms_per_round"]) == ["round"]
+        for name in ("ms_per_target_forward", "overhead_share", "draft_forwards", "levels"):
+            assert row[name] is None, name
 
 
 FILE = """base: adt
