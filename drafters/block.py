@@ -127,10 +127,6 @@ class Window:
     stale: Tensor  # (images, guidance, steps, candidates, hidden) stale ones after them
     similarity: Tensor  # (images, steps, candidates) of what these were recalled from
 
-    def image(self, index: int) -> "Window":
-        """Return one image's."""
-        return Window(*(values[index : index + 1] for values in vars(self).values()))
-
 
 @dataclass(frozen=True)
 class Slots:

@@ -24,11 +24,6 @@ class Nodes:
     lineage: Tensor  # (images, nodes, REACH) their last tokens
     hidden: Tensor  # (images, guidance, nodes, hidden) of the target, that predict their children
 
-    def image(self, index: int) -> "Nodes":
-        """Return a copy of one image's."""
-        one = slice(index, index + 1)
-        return Nodes(*(values[one].clone() for values in vars(self).values()))
-
 
 class StaleHiddenStates:
     """What a block drafter remembers of the images in flight: the last tree, and the row above.

@@ -151,8 +151,9 @@ def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLo
     """Return the loss of the drafter's kind."""
     cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
     weights = 1.0, settings.ce_weight, settings.agreement_weight
-    if settings.drafter == "block":
-        return BlockLoss(target, cfg, weights, settings.sampling.temperature == 0)
     levels = Levels.of(target.grid, settings.depths, target.device)
     shift, measure = int(settings.alignment == "inference"), ALIKE[settings.agreement]
-    return EagleLoss(target, levels, cfg, weights, shift, measure)
+    eagle = EagleLoss(target, levels, cfg, weights, shift, measure)
+    if settings.drafter == "block":
+        return BlockLoss(target, eagle, settings.sampling.temperature == 0)
+    return eagle

@@ -21,7 +21,6 @@ from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
 from drafters.block import PASSES, BlockDrafter, BlockHead, Drafted, Window
 from drafters.hidden_states import Nodes
-from drafters.similarity import Directions
 from drafters.training.shards import Tokens
 from models.base import PromptRows
 from models.target import TargetModel
@@ -32,12 +31,13 @@ SHAPE = TreeShape(16, 3, 16)
 
 @dataclass(frozen=True)
 class Reading:
-    """What a drafter read of one image in a pass of its head: each with one image."""
+    """What a drafter read of one image in a pass of its head; tensors hold all images."""
 
+    row: int  # of the image
     root: int  # position of the last decided token
     window: Window
     nodes: Nodes  # of the tree before
-    recent: Tensor  # (1, REACH) the last decided tokens, the root's first
+    recent: Tensor  # (images, REACH) the last decided tokens, the root's first
 
 
 @dataclass
@@ -48,7 +48,6 @@ class Drawn:
     # (guidance, n, hidden) of the target: the prompt's, then those of slots from the first code on
     features: list[Tensor]
     codes: list[Tensor]  # (n,) each, the first code and what followed, row ends included
-    directions: Directions  # of the target's codes
     readings: list[Reading] = field(default_factory=list)  # all passes of all rounds
     seed: int = 0
 
@@ -67,21 +66,20 @@ class RecordingDrafter(BlockDrafter):
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         super().prefill(image, prompt, hidden, code)
-        self.drawn[image] = Drawn(prompt, [hidden], [code], self.memory.directions)
+        self.drawn[image] = Drawn(prompt, [hidden], [code])
 
     def steps(self, round: Round) -> int:
         """Return the same in every round, also at the end of an image: rounds are stacked."""
         return self.largest.reach
 
     def _mixed(self, predicted: Tensor, window: Window, round: Round) -> Drafted:
+        # copies, since the next rounds change these tensors in place
+        nodes = Nodes(*(values.clone() for values in vars(self.memory.nodes).values()))
+        read = window, nodes, self.memory.last.recent.clone()
         roots = (round.inputs.decided[:, 0] - 1).tolist()
-        for image, (drawn, root) in enumerate(zip(self.drawn, roots, strict=True)):
-            if drawn is None:
-                continue
-            # copies, since the next rounds change these tensors in place
-            recent = self.memory.last.recent[image : image + 1].clone()
-            nodes = self.memory.nodes.image(image)
-            drawn.readings.append(Reading(root, window.image(image), nodes, recent))
+        for row, (drawn, root) in enumerate(zip(self.drawn, roots, strict=True)):
+            if drawn is not None:
+                drawn.readings.append(Reading(row, root, *read))
         return super()._mixed(predicted, window, round)
 
     def update(self, result: RoundResult) -> None:

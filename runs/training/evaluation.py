@@ -118,7 +118,7 @@ class Evaluation:
             picked = pick(
                 drawn.last_readings, generator(self.settings.seed, "cpu", "rounds of", image)
             )
-            rounds = windows_of(self.target, drawn, picked, distribution.greedy)
+            rounds = windows_of(self.target, [drawn], [picked], distribution.greedy)
             scores = scored(head, self.target, rounds, distribution.cfg)
             for step in range(min(LEVELS, rounds.inside.shape[1])):
                 inside = rounds.inside[:, step]  # a window may reach beyond the image

@@ -1,5 +1,7 @@
 """Rounds that a block head draws, and what it predicts in them when it is trained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from direct import block_head, session_reading
@@ -8,9 +10,10 @@ from configs.methods import MethodSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.block import CANDIDATES, PASSES, Drafted
+from drafters.training.losses import EagleLoss, Levels
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
-from drafters.training.windows import BlockLoss, pick, scored, windows_of
+from drafters.training.windows import READINGS, BlockLoss, pick, predict, scored, windows_of
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -46,11 +49,11 @@ def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
     drawn = DrawnRounds(session.target, head, TOKENS, distribution)([1])[0]
     assert len(kept) == len(drawn.readings) == PASSES * len(drawn.last_readings)
     assert len({reading.root for reading in drawn.last_readings}) == len(drawn.last_readings)
-    rounds = windows_of(session.target, drawn, drawn.readings, False)
+    rounds = windows_of(session.target, [drawn], [drawn.readings], False)
     with torch.inference_mode():
         found = scored(head, session.target, rounds, cfg)
     for m, reading in enumerate(drawn.readings):
-        for step, codes in enumerate(reading.window.codes[0].tolist()):
+        for step, codes in enumerate(reading.window.codes[reading.row].tolist()):
             true = int(rounds.true[m, step])
             if rounds.inside[m, step] and true in codes:
                 hidden, log_q = kept[m]
@@ -68,13 +71,27 @@ def test_drawn_images_are_those_of_plain_decoding(session) -> None:
     jobs = [Job(str(n), CAPTIONS[n], n + 3) for n in (2, 0, 1)]
     engine = build_engine(target, None, distribution, MethodSettings(method="ar"), 3)
     plain = {i.job.id: i.codes for step in engine.generate(jobs) for i in step.finished}
-    for job, image in zip(jobs, drawn, strict=True):
+    picks = [pick(image.readings, torch.Generator().manual_seed(0)) for image in drawn]
+    rounds = windows_of(target, drawn, picks, False)
+    found = scored(block_head(session), target, rounds, distribution.cfg)
+    chosen = rounds.by_image((found.log_p + rounds.noise).argmax(-1))
+    goals, inside = rounds.by_image(rounds.goals), rounds.by_image(rounds.inside)
+    for n, (job, image) in enumerate(zip(jobs, drawn, strict=True)):
         assert image.seed == job.seed
         assert torch.equal(torch.cat(image.codes), plain[job.id])
-        rounds = windows_of(target, image, image.readings, False)
-        found = scored(block_head(session), target, rounds, distribution.cfg)
-        chosen = (found.log_p + rounds.noise).argmax(-1)[rounds.inside]
-        assert torch.equal(chosen, plain[job.id][rounds.goals[rounds.inside]])
+        assert torch.equal(chosen[n][inside[n]], plain[job.id][goals[n][inside[n]]])
+
+
+def test_images_in_one_pass_are_predicted_as_alone(session) -> None:
+    """Their prompts have different lengths, so that shorter ones are padded."""
+    head, target = block_head(session), session.target
+    drawn = DrawnRounds(target, head, TOKENS, SamplingDistribution(cfg=2.0))([1, 0, 2])
+    picks = [pick(image.readings, torch.Generator().manual_seed(1)) for image in drawn]
+    with torch.inference_mode():
+        together = predict(head, target, windows_of(target, drawn, picks, False)).split(READINGS)
+        for found, image, readings in zip(together, drawn, picks, strict=True):
+            alone = predict(head, target, windows_of(target, [image], [readings], False))
+            close(found, alone, rtol=1e-8, atol=1e-8)
 
 
 def test_only_trust_learns_from_the_choices(session32) -> None:
@@ -83,11 +100,14 @@ def test_only_trust_learns_from_the_choices(session32) -> None:
     head.requires_grad_(True)
     drawn = DrawnRounds(session32.target, head, TOKENS, SamplingDistribution(cfg=2.0))([0, 1])
     picks = [pick(image.readings, torch.Generator().manual_seed(0)) for image in drawn]
-    loss = BlockLoss(session32.target, 2.0, (0.0, 0.0, 0.0), False)
+    assert (drawn[0].prompt.ids.shape != drawn[1].prompt.ids.shape)
+    levels = Levels.of(session32.target.grid, 2, session32.target.device)
+    eagle = EagleLoss(session32.target, levels, 2.0, (0.0, 0.0, 0.0))
+    loss = BlockLoss(session32.target, eagle, False)
     loss(head, drawn, picks)[0].backward()
     assert head.trust.grad.abs().min() > 0 and not head.share.grad.any()
     head.zero_grad()
-    loss = BlockLoss(session32.target, 2.0, (1.0, 0.5, 1.0), False)
+    loss = replace(loss, eagle=replace(eagle, weights=(1.0, 0.5, 1.0)))
     loss(head, drawn, picks)[0].backward()
     for name in ("recalled.weight", "steps.weight", "gate.weight", "share", "fc.weight"):
         assert head.get_parameter(name).grad.any(), name
