@@ -24,7 +24,7 @@ from decoding.proposals import Coupled, Proposal
 from decoding.round import Round, RoundResult, TreeShape, hidden_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
-from drafters.eagle import EagleDrafter, EagleHead, side_by_side
+from drafters.eagle import EagleDrafter, EagleHead
 from drafters.hidden_states import Stale, StaleHiddenStates
 from drafters.similarity import trust_in
 from drafters.window import (
@@ -35,18 +35,15 @@ from drafters.window import (
     noise_to_see,
 )
 from models.base import Context, PromptRows, TransformerSpec
-from models.embedding import Embedding
-from models.linear import Linear
 from models.target import TargetModel
 
 CANDIDATES = 3  # per position; 4 or 6 accept no more
 # Of the head in a round: with 1, 2 and 3, trees of 58 nodes accept 5.28, 5.78 and 6.03 tokens
 # (T = 1). To improve the first window by stale states alone adds nothing to two.
 PASSES = 3
-STEPS = 32  # positions of a window that are told apart; those further on count as the last one
-# What an untrained head begins with: shares of the stale features in the mixture, the logistic
-# function of a + b m for similarity m; and trust in it, exp(a + b m^3). Fitted to closed-loop
-# rounds of the shipped model at T = 1 and 0.
+# What a head has until it is trained in its own rounds: shares of the stale features in the
+# mixture, the logistic function of a + b m for similarity m; and trust in it, exp(a + b m^3).
+# Fitted to closed-loop rounds of the shipped model at T = 1 and 0.
 SHARE = -3.9, 6.0
 TRUST = -0.2, 1.6
 
@@ -54,20 +51,12 @@ Score = Callable[[Tensor], Tensor]  # hidden states (images, guidance, n, hidden
 
 
 class BlockHead(EagleHead):
-    """An EAGLE head that also reads stale features, and mixes its predictions with them.
-
-    It begins as the EAGLE head with the same weights: what it adds is 0 then.
-    """
+    """An EAGLE head, what its predictions are mixed with stale features by, and trusted with."""
 
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__(spec, bias)
-        self.recalled = Linear(spec.hidden, spec.hidden, bias=False)
-        self.steps = Embedding(STEPS, spec.hidden)
-        self.gate = Linear(spec.hidden, 1, bias=False)
         self.share = nn.Parameter(torch.tensor(SHARE))
         self.trust = nn.Parameter(torch.tensor(TRUST))
-        for module in (self.recalled, self.steps, self.gate):
-            nn.init.zeros_(module.weight)
 
     @staticmethod
     def of(head: EagleHead) -> "BlockHead":
@@ -80,37 +69,16 @@ class BlockHead(EagleHead):
         for name, module in head.named_children():
             setattr(block, name, module)
         like = {"dtype": weight.dtype, "device": weight.device}
-        for module in (block.recalled, block.steps, block.gate):
-            module.weight = nn.Parameter(torch.zeros(module.weight.shape, **like))
         block.share = nn.Parameter(torch.tensor(SHARE, **like))
         block.trust = nn.Parameter(torch.tensor(TRUST, **like))
         return block.requires_grad_(False).eval()
-
-    def read(
-        self, ids: Tensor, features: Tensor, stale: Tensor, steps: Tensor, context: Context
-    ) -> Tensor:
-        """Return predicted features (rows, n, hidden) of slots, the last m of them of a window.
-
-        Args:
-            ids: (rows, n) tokens.
-            features: (rows, n, hidden) those before them.
-            stale: (rows, m, hidden) stale ones after them.
-            steps: (m,) distance from the root.
-            context: of all n slots.
-        """
-        mixed = self.fc(side_by_side(self.embedding.weight, ids, features))
-        more = self.recalled(stale) + self.steps(steps.clamp(max=STEPS - 1))
-        decided = mixed.shape[1] - more.shape[1]
-        mixed = torch.cat([mixed[:, :decided], mixed[:, decided:] + more], 1)
-        return self.blocks(mixed.to(features.dtype), context)
 
     def mix(self, predicted: Tensor, stale: Tensor, similarity: Tensor) -> Tensor:
         """Return features (images, guidance, n, hidden): predicted ones mixed with stale ones.
 
         similarity: (images, n) the similarity of the tokens that the stale ones were made after.
         """
-        gate = self.gate(predicted).mean(1)[..., 0]  # (images, n), one for all guidance rows
-        share = (gate + self.share[0] + self.share[1] * similarity).sigmoid()[:, None, :, None]
+        share = (self.share[0] + self.share[1] * similarity).sigmoid()[:, None, :, None]
         return predicted + share.to(predicted.dtype) * (stale - predicted)
 
     def confidence(self, similarity: Tensor) -> Tensor:
@@ -138,7 +106,6 @@ class Slots:
     codes: Tensor  # (images, n) newly decided
     hidden: Tensor  # (images, guidance, n, hidden) before them
     before_root: Tensor  # (images, guidance, 1, hidden)
-    step: Tensor  # (steps x candidates,) distance of the window's slots from the root
     context: Context  # of all slots
 
 
@@ -282,7 +249,7 @@ class BlockDrafter(EagleDrafter):
         view = self.before_pending(round, depths.shape[1])
         context = view.open(depths, visible(pending, count, steps))
         # before the root stands what the head reads there, with the states of other layers
-        return Slots(codes, hidden, hidden_at(hidden, (pending - 1)[:, None]), step, context)
+        return Slots(codes, hidden, hidden_at(hidden, (pending - 1)[:, None]), context)
 
     def _pass(self, window: Window, slots: Slots, round: Round) -> Drafted:
         """Return what a pass of the head over a window drafts."""
@@ -295,9 +262,8 @@ class BlockDrafter(EagleDrafter):
         hidden = torch.cat([slots.hidden, before.repeat_interleave(CANDIDATES, 2)], 2)
         codes = torch.cat([slots.codes, window.codes.flatten(1)], 1)
         ids = self.target.vocab.ids(codes, guidance)
-        stale = window.stale.flatten(2, 3).flatten(0, 1)
         with self.watch.lap("draft_forward"):
-            outputs = self.head.read(ids, hidden.flatten(0, 1), stale, slots.step, slots.context)
+            outputs = self.head(ids, hidden.flatten(0, 1), slots.context)
         return outputs.unflatten(0, (-1, guidance))[:, :, count:]
 
     def _mixed(self, predicted: Tensor, window: Window, round: Round) -> Drafted:

@@ -42,15 +42,14 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     return keys
 
 
-def stale_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
+def block_head_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     """Return the public keys of a head's weights -> parameters of `BlockHead`."""
-    parameters = "recalled.weight", "steps.weight", "gate.weight", "share", "trust"
-    return eagle_keys(spec, bias) | {name: Slot(name) for name in parameters}
+    return eagle_keys(spec, bias) | {name: Slot(name) for name in ("share", "trust")}
 
 
 KINDS = {
     "eagle": Kind(EagleHead, eagle_keys),
-    "block": Kind(BlockHead, stale_keys),
+    "block": Kind(BlockHead, block_head_keys),
 }
 
 

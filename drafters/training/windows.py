@@ -21,9 +21,9 @@ from drafters.training.rows import Joined, Rows, behind_padding, join_rows, mask
 from models.base import Context
 from models.target import TargetModel
 
-READINGS = 12  # of an image, that a pass of an update trains on
-# Passes of an update over its images, each over other readings: generating the images takes ten
-# times as long as a pass (128 x 128 images on a CPU).
+READINGS = 24  # of an image, that a pass of an update trains on
+# Passes of an update over its images, each over other readings: to generate the images takes as
+# long as one to three passes.
 PASSES = 4
 # Steps after which a prediction weighs 1 / e of the first: a round that ends early never reads the
 # later ones (as DFlash weighs the positions of its block, arXiv 2602.06036).
@@ -42,9 +42,8 @@ class Windows:
     best: Tensor  # (r, steps) the best candidates
     true: Tensor  # (r, steps) the target's choices
     before: Tensor  # (r, guidance, steps, hidden) features before both
-    stale_best: Tensor  # (r, guidance, steps, hidden) stale ones after the best candidates
-    stale_true: Tensor  # (r, guidance, steps, hidden) and after the target's choices
-    similarity: Tensor  # (r, steps) of the tokens that the latter were recalled from
+    stale: Tensor  # (r, guidance, steps, hidden) stale ones after the target's choices
+    similarity: Tensor  # (r, steps) of the tokens that these were recalled from
     goals: Tensor  # (r, steps) the next positions
     inside: Tensor  # (r, steps) whether these are in the image
     noise: Tensor  # (r, steps, vocab or 1) there
@@ -82,7 +81,7 @@ def windows_of(
     true = slots.gather(1, inner.flatten(1)).view(r, steps)
     sequence = torch.cat([recent[:, 1:].flip(1), best], 1)  # (r, REACH - 1 + steps)
     mixed = torch.cat([true[..., None], lineage_along(sequence)[..., 1:]], 2)
-    stale_true, similarity = _recalled(target, rows, readings, mixed, indices)
+    stale, similarity = _recalled(target, rows, readings, mixed, indices)
     goals = (indices + 1).clamp(max=grid.tokens - 1)
     # one column of zeros serves all codes
     width, wide = 1 if greedy else target.vocab.size, rows.features.dtype
@@ -93,8 +92,7 @@ def windows_of(
     return Windows(
         rows, roots, best, true,
         _stacked(readings, lambda reading: reading.window.before).to(wide),
-        _stacked(readings, lambda reading: reading.window.stale[:, :, :, 0]).to(wide),
-        stale_true, similarity, goals, indices + 1 < grid.tokens, noise.to(wide),
+        stale, similarity, goals, indices + 1 < grid.tokens, noise.to(wide),
     )  # fmt: skip
 
 
@@ -147,7 +145,7 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     Each is read after the best candidates of the steps before it, as `drafters.block` reads it.
     """
     rows, by_image, slots = rounds.rows, rounds.by_image, target.grid.slots
-    (r, steps), n = rounds.best.shape, rows.features.shape[1] - 1
+    steps, n = rounds.best.shape[1], rows.features.shape[1] - 1
     starts = rows.starts if head.spec.hides_padding else torch.zeros_like(rows.starts)
     last, cache = head.spec.max_positions - 1, Joined()
     visible = mask_of(behind_padding(starts, n), rows.features)
@@ -161,19 +159,14 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     positions = by_image(after)[:, None] - by_image(rows.origins)[..., None, None]
     visible = mask_of(_seen(rounds, n, by_image(roots), by_image(starts)), rows.features)
     ids = torch.cat([rounds.best, rounds.true], 1) + target.vocab.first_id
-    stale = torch.cat([rounds.stale_best, rounds.stale_true], 2)
     before = by_image(rounds.before).transpose(1, 2)  # (images, guidance, rounds, steps, hidden)
     at_roots = hidden_at(by_image(read), by_image(roots))[:, :, :, None]
     before = torch.cat([at_roots, before[:, :, :, 1:]] * 2, 3)
     # each window sees the sequence, but not the others
     cache.keeps = False
-    outputs = head.read(
-        by_image(ids)[:, None].expand(positions.shape).flatten(0, 2),
-        before.flatten(0, 2),
-        by_image(stale).transpose(1, 2).flatten(0, 2),
-        step,
-        Context(positions.clamp(0, last).flatten(0, 2), visible, cache),
-    )
+    ids = by_image(ids)[:, None].expand(positions.shape).flatten(0, 2)
+    context = Context(positions.clamp(0, last).flatten(0, 2), visible, cache)
+    outputs = head(ids, before.flatten(0, 2), context)
     # the true tokens' half; candidates are in the pass only to be seen by it
     outputs = outputs[:, steps:].unflatten(0, before.shape[:3])
     return outputs.transpose(1, 2).flatten(0, 1)
@@ -211,7 +204,7 @@ def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) ->
     """Return what the head predicts in some rounds, and what the target does."""
     features = rounds.by_image(rounds.rows.features)
     predicted = predict(head, target, rounds).to(features.dtype)
-    mixed = head.mix(predicted, rounds.stale_true, rounds.similarity)
+    mixed = head.mix(predicted, rounds.stale, rounds.similarity)
     slots = rounds.rows.prompt - 1 + target.grid.slots(rounds.goals)
     wanted = hidden_at(features[..., : predicted.shape[-1]], rounds.by_image(slots).flatten(1))
     wanted = wanted.unflatten(2, (-1, slots.shape[1])).transpose(1, 2).flatten(0, 1)
@@ -235,6 +228,10 @@ class BlockLoss:
     eagle: EagleLoss
     greedy: bool
 
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        return self.eagle.weights
+
     def __call__(
         self, head: BlockHead, images: list[Drawn], picks: list[list[Reading]]
     ) -> tuple[Tensor, Tensor]:
@@ -248,7 +245,7 @@ class BlockLoss:
     def total(self, parts: Tensor) -> Tensor:
         """Return the loss of parts (steps, 3)."""
         share = (torch.arange(len(parts), device=parts.device) / -_FADES).softmax(0)
-        return share.to(parts) @ parts @ parts.new_tensor(self.eagle.weights)
+        return share.to(parts) @ parts @ parts.new_tensor(self.weights)
 
     def _parts(self, rounds: Windows, scores: Scored) -> Tensor:
         """Return the parts (steps, 3): means over the rounds of an image, then over images."""
@@ -259,7 +256,7 @@ class BlockLoss:
         p = scores.log_p.exp()
         entropy = -(p * scores.log_q).sum(-1)
         differ = torch.zeros_like(entropy)
-        if self.eagle.weights[2]:
+        if self.weights[2]:
             differ = 1 - agreement(p, scores.log_q.exp())
         parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (r, steps, 3)
         return (parts * share[..., None]).sum(0) / len(inside)

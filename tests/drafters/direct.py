@@ -38,11 +38,11 @@ def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
 
 
 def block_head(session: Session) -> BlockHead:
-    """A block head whose own weights are not 0."""
-    head, generator = BlockHead.of(session.drafter), torch.Generator().manual_seed(0)
-    for module, scale in ((head.recalled, 0.1), (head.steps, 0.3), (head.gate, 0.2)):
-        noise = torch.randn(module.weight.shape, generator=generator, dtype=torch.float64)
-        module.weight.data = scale * noise
+    """A block head with numbers of its own."""
+    head = BlockHead.of(session.drafter)
+    head.share.data, head.trust.data = (
+        values.new_tensor(own) for values, own in ((head.share, (-1.0, 2.0)), (head.trust, (0, 1)))
+    )
     return head
 
 

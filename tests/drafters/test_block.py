@@ -71,9 +71,9 @@ def test_an_untrained_head_mixes_what_the_eagle_head_predicts(session) -> None:
 
 
 def by_definition(
-    session: Session, head: BlockHead, image: Image, window: Window, shape: torch.Size
+    session: Session, head: BlockHead, image: Image, window: Window, image_row: int
 ) -> Tensor:
-    """Hidden states (guidance, steps x candidates, hidden) that a causal pass over each row's
+    """Hidden states (guidance x steps x candidates, hidden) that a causal pass over each row's
     unpadded sequence predicts after every candidate behind the best ones before it.
     """
     first, predicted, decided = session.target.vocab.first_id, [], len(image.codes)
@@ -84,15 +84,13 @@ def by_definition(
     for row, features in enumerate(image.features(decided - 1)):
         features = head.fuse(features)  # the last one is that before the root
         ids = torch.tensor(image.rows[row] + image.sequence(image.codes.tolist()))[1:-1]
-        codes, stale = first + window.codes[0], window.stale[0, row]
+        codes = first + window.codes[image_row]
         for step in range(len(codes)):
             tokens = torch.cat([each(torch.cat([ids, codes[:step, 0]])), codes[step, :, None]], 1)
-            before = each(torch.cat([features, window.before[0, row, 1 : step + 1]]))
-            after = torch.cat([each(stale[:step, 0]), stale[step, :, None]], 1)
+            before = torch.cat([features, window.before[image_row, row, 1 : step + 1]])
             context = Context(each(torch.arange(tokens.shape[1])))
-            read = head.read(tokens, before, after, torch.arange(step + 1), context)
-            predicted.append(read[:, -1])
-    return torch.cat(predicted).view(shape)
+            predicted.append(head(tokens, each(before), context)[:, -1])
+    return torch.cat(predicted)
 
 
 class Reading(BlockDrafter):
@@ -121,8 +119,8 @@ def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatc
                 continue
             count = int(result.round.inputs.decided[row])
             image = Image(session, distribution, state.job.prompt, state.codes[:count])
-            predicted, window = drafter.predicted[row], drafter.window.image(row)
-            expected = by_definition(session, head, image, window, predicted.shape)
+            predicted = drafter.predicted[row].flatten(0, 1)
+            expected = by_definition(session, head, image, drafter.window, row)
             torch.testing.assert_close(predicted, expected, rtol=1e-8, atol=1e-8)
             checked.append(count)
 

@@ -22,6 +22,7 @@ from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
 from drafters.training.heads import embedding_scale, export
+from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
 from runs.commands import train_settings
 from runs.session import open_session, open_target
@@ -197,11 +198,11 @@ def test_a_state_of_other_groups_is_refused(folders, tmp_path) -> None:
 
 
 def test_muon_leaves_tables_to_adamw(folders, tmp_path) -> None:
-    lessons = open_training(folders, tmp_path, optimizer="muon", **BLOCK).lessons
-    matrices = {
-        id(weight) for group in lessons.optimizers[0].param_groups for weight in group["params"]
-    }
-    assert id(lessons.head.fc.weight) in matrices and id(lessons.head.steps.weight) not in matrices
+    model = open_training(folders, tmp_path).target.transformer.requires_grad_(True)
+    muon = make_optimizers(model, torch.float32)[0]
+    matrices = {id(weight) for group in muon.param_groups for weight in group["params"]}
+    assert id(model.blocks.blocks[0].mlp.down.weight) in matrices
+    assert not matrices & {id(model.embedding.weight), id(model.head.weight)}
 
 
 def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:
