@@ -20,6 +20,9 @@ from models.files.weights import folder_shapes
 from models.target import TargetModel
 from models.targets.family import Family
 
+# Keys of what block heads of earlier revisions read stale features by, which gained nothing.
+GONE_WEIGHTS = "recalled.", "steps.", "gate."
+
 
 @dataclass(frozen=True)
 class FoundDrafter:
@@ -92,4 +95,5 @@ def drafter_network(
     # sizes alone: `Network.read` allocates memory once, in the final type and place
     with torch.device("meta"):
         network = kind.network(spec, bias)
-    return Network(network, kind.keys(spec, bias), optional=("embed_tokens.weight",))
+    keys = kind.keys(spec, bias)
+    return Network(network, keys, GONE_WEIGHTS, optional=("embed_tokens.weight",))
