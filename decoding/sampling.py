@@ -72,8 +72,7 @@ def top_k(scores: Tensor, k: int) -> Tensor:
     """Return scores, -inf below the k-th greatest one; ties with it are kept."""
     if not 0 < k < scores.shape[-1]:
         return scores
-    # A GPU finds one value in two thirds of the time that all k take (H200, 2,000 of 8,192).
-    smallest = scores.kthvalue(scores.shape[-1] - k + 1, -1, keepdim=True).values
+    smallest = scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
     return scores.masked_fill(scores < smallest, -torch.inf)
 
 

@@ -51,7 +51,7 @@ Score = Callable[[Tensor], Tensor]  # hidden states (images, guidance, n, hidden
 
 
 class BlockHead(EagleHead):
-    """An EAGLE head, what its predictions are mixed with stale features by, and trusted with."""
+    """An EAGLE head and four numbers: shares of stale features in its predictions, and trust."""
 
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__(spec, bias)

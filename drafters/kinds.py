@@ -28,6 +28,7 @@ class Kind:
 
     network: Callable[[TransformerSpec, bool], EagleHead]
     keys: Callable[[TransformerSpec, bool], KeyMap]
+    ignored: tuple[str, ...] = ()  # prefixes of keys that are not its weights
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
@@ -49,7 +50,8 @@ def block_head_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
 
 KINDS = {
     "eagle": Kind(EagleHead, eagle_keys),
-    "block": Kind(BlockHead, block_head_keys),
+    # heads of earlier revisions also read stale features by weights, which gained nothing
+    "block": Kind(BlockHead, block_head_keys, ignored=("recalled.", "steps.", "gate.")),
 }
 
 

@@ -20,9 +20,6 @@ from models.files.weights import folder_shapes
 from models.target import TargetModel
 from models.targets.family import Family
 
-# Keys of what block heads of earlier revisions read stale features by, which gained nothing.
-GONE_WEIGHTS = "recalled.", "steps.", "gate."
-
 
 @dataclass(frozen=True)
 class FoundDrafter:
@@ -96,4 +93,4 @@ def drafter_network(
     with torch.device("meta"):
         network = kind.network(spec, bias)
     keys = kind.keys(spec, bias)
-    return Network(network, keys, GONE_WEIGHTS, optional=("embed_tokens.weight",))
+    return Network(network, keys, kind.ignored, optional=("embed_tokens.weight",))

@@ -40,15 +40,12 @@ class Measurement:
     @property
     def in_parts(self) -> bool:
         """Whether the parts of every round were timed; those of a replayed one are not."""
-        return self.calls.get("target_forward") == self.calls.get("round")
-
-    def per_image(self, part: str) -> float | None:
-        """Return how often an image needed this part; None if that was not counted."""
-        return self.calls.get(part, 0) / len(self.images) if self.in_parts else None
+        timed = self.calls.get("target_forward")
+        return self.calls.get("round", timed) == timed  # earlier versions did not count rounds
 
     def milliseconds(self, *names: str) -> float | None:
         """Return the mean milliseconds of a forward pass timed in these parts; None without one."""
-        calls = self.calls.get(names[0], 0) if self.in_parts else 0
+        calls = self.calls.get(names[0], 0)
         return 1000 * sum(self.seconds[name] for name in names) / calls if calls else None
 
     @property
@@ -59,10 +56,8 @@ class Measurement:
         return {name: 1000 * self.seconds[name] / rounds for name in names}
 
     @property
-    def overhead_share(self) -> float | None:
-        """Share of the rounds' time outside the networks of target and drafter, if known."""
-        if not self.in_parts:
-            return None
+    def overhead_share(self) -> float:
+        """Share of the rounds' time outside the networks of target and drafter."""
         networks = sum(
             self.seconds.get(name, 0.0)
             for name in ("target_forward", "draft_forward", "draft_head")

@@ -134,7 +134,7 @@ class Lessons:
             for weights in (state["weights"], self.trained)
         )
         if shapes != expected:
-            raise ValueError("weights of other names or shapes")
+            raise ValueError("weights of other names or shapes, as of an earlier version")
         self.step = state["step"]
         for name, weight in self.trained.items():
             weight.copy_(state["weights"][name])

@@ -35,9 +35,10 @@ class Reading:
 
     row: int  # of the image
     root: int  # position of the last decided token
-    window: Window
     nodes: Nodes  # of the tree before
     recent: Tensor  # (images, REACH) the last decided tokens, the root's first
+    best: Tensor  # (images, steps) the window's best candidates
+    before: Tensor  # (images, guidance, steps, hidden) features before them
 
 
 @dataclass
@@ -63,6 +64,7 @@ class RecordingDrafter(BlockDrafter):
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
         super().open(images, slots, watch)
         self.drawn: list[Drawn | None] = [None] * images
+        self.known: tuple[Round, Nodes, Tensor] | None = None  # before the newest round
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         super().prefill(image, prompt, hidden, code)
@@ -73,9 +75,11 @@ class RecordingDrafter(BlockDrafter):
         return self.largest.reach
 
     def _mixed(self, predicted: Tensor, window: Window, round: Round) -> Drafted:
-        # copies, since the next rounds change these tensors in place
-        nodes = Nodes(*(values.clone() for values in vars(self.memory.nodes).values()))
-        read = window, nodes, self.memory.last.recent.clone()
+        if self.known is None or self.known[0] is not round:
+            # copies, since the next rounds change these tensors in place
+            nodes = Nodes(*(values.clone() for values in vars(self.memory.nodes).values()))
+            self.known = round, nodes, self.memory.last.recent.clone()
+        read = *self.known[1:], window.codes[..., 0].clone(), window.before
         roots = (round.inputs.decided[:, 0] - 1).tolist()
         for row, (drawn, root) in enumerate(zip(self.drawn, roots, strict=True)):
             if drawn is not None:

@@ -72,7 +72,7 @@ def windows_of(
     slots = torch.stack([torch.cat(image.codes) for image in images])
     rows = join_rows([_rows_of(target, image) for image in images])
     roots = torch.tensor([reading.root for reading in readings], device=slots.device)
-    best = _stacked(readings, lambda reading: reading.window.codes[..., 0])
+    best = _stacked(readings, lambda reading: reading.best)
     recent = _stacked(readings, lambda reading: reading.recent)
     r, steps = best.shape
     indices = roots[:, None] + torch.arange(steps, device=slots.device)
@@ -83,15 +83,16 @@ def windows_of(
     mixed = torch.cat([true[..., None], lineage_along(sequence)[..., 1:]], 2)
     stale, similarity = _recalled(target, rows, readings, mixed, indices)
     goals = (indices + 1).clamp(max=grid.tokens - 1)
-    # one column of zeros serves all codes
-    width, wide = 1 if greedy else target.vocab.size, rows.features.dtype
-    noise = rows.features.new_zeros(r, steps, width)
-    if not greedy:
+    wide = rows.features.dtype
+    if greedy:
+        noise = rows.features.new_zeros(r, steps, 1)
+    else:
         each = zip(images, goals.unflatten(0, (len(images), -1)), strict=True)
-        noise = torch.cat([gumbel(image.seed, "target", at, width) for image, at in each])
+        drawn = [gumbel(image.seed, "target", at, target.vocab.size) for image, at in each]
+        noise = torch.cat(drawn)
     return Windows(
         rows, roots, best, true,
-        _stacked(readings, lambda reading: reading.window.before).to(wide),
+        _stacked(readings, lambda reading: reading.before).to(wide),
         stale, similarity, goals, indices + 1 < grid.tokens, noise.to(wide),
     )  # fmt: skip
 
@@ -125,7 +126,7 @@ def _recalled(
         tokens: (r, k, REACH) the last ones, the newest first.
         positions: (r, k) of the newest.
     """
-    grid, guidance = target.grid, readings[0].window.before.shape[1]
+    grid, guidance = target.grid, readings[0].before.shape[1]
     standing = _stacked(readings, lambda reading: reading.nodes.positions)
     lineage = _stacked(readings, lambda reading: reading.nodes.lineage)
     states = _stacked(readings, lambda reading: reading.nodes.hidden)
@@ -216,12 +217,11 @@ def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) ->
 
 @dataclass(frozen=True)
 class BlockLoss:
-    """The weighted mean over steps of regression, cross-entropy and disagreement.
+    """The loss of an EAGLE head on an image's levels, and the same of its windows' steps.
 
-    They are those of the features that the head predicts, and of the distributions after the
-    mixture. What the mixture is trusted with is fitted besides: to the target's choices, as the
-    estimates of `coupled` drafts. And since other methods run the head level by level, the loss of
-    an EAGLE head is added, on the same images.
+    The windows' is that of the features that the head predicts, and of the distributions after the
+    mixture, the first steps weighted most. What the mixture is trusted with is fitted besides: to
+    the target's choices, as the estimates of `coupled` drafts.
     """
 
     target: TargetModel
@@ -230,24 +230,30 @@ class BlockLoss:
 
     @property
     def weights(self) -> tuple[float, float, float]:
+        """Of the parts."""
         return self.eagle.weights
 
     def __call__(
         self, head: BlockHead, images: list[Drawn], picks: list[list[Reading]]
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and its parts (steps, 3) detached; picks: rounds of each image."""
+        """Return the loss, and its parts (levels + steps, 3) detached; picks: of each image."""
         rounds = windows_of(self.target, images, picks, self.greedy)
         scores = scored(head, self.target, rounds, self.eagle.cfg)
-        parts = self._parts(rounds, scores)
-        levels, _ = self.eagle(head, rounds.rows, None)
-        return self.total(parts) + self._fit(head, rounds, scores) + levels, parts.detach()
+        levels, parts = self.eagle(head, rounds.rows, None)
+        steps, fit = self._steps(rounds, scores), self._fit(head, rounds, scores)
+        return levels + self._windows(steps) + fit, torch.cat([parts, steps.detach()])
 
     def total(self, parts: Tensor) -> Tensor:
+        """Return the loss of parts (levels + steps, 3)."""
+        levels = len(self.eagle.levels.indices)
+        return self.eagle.total(parts[:levels]) + self._windows(parts[levels:])
+
+    def _windows(self, parts: Tensor) -> Tensor:
         """Return the loss of parts (steps, 3)."""
         share = (torch.arange(len(parts), device=parts.device) / -_FADES).softmax(0)
         return share.to(parts) @ parts @ parts.new_tensor(self.weights)
 
-    def _parts(self, rounds: Windows, scores: Scored) -> Tensor:
+    def _steps(self, rounds: Windows, scores: Scored) -> Tensor:
         """Return the parts (steps, 3): means over the rounds of an image, then over images."""
         # an image's last rounds have fewer steps
         inside = rounds.by_image(rounds.inside)  # (images, rounds, steps)
@@ -262,12 +268,14 @@ class BlockLoss:
         return (parts * share[..., None]).sum(0) / len(inside)
 
     def _fit(self, head: BlockHead, rounds: Windows, scores: Scored) -> Tensor:
-        """Return how badly the mixtures' trust fits the target's choices."""
-        inside, trusted = rounds.inside, head.confidence(rounds.similarity)[..., None]
+        """Return how badly the mixtures' trust fits the target's choices, a mean like the parts."""
+        inside = rounds.by_image(rounds.inside)  # (images, rounds, steps)
+        share = inside / inside.sum((1, 2), keepdim=True).clamp_min(1) / len(inside)
+        trusted = head.confidence(rounds.similarity)[..., None]
         # detached: the fit changes what the mixture is trusted with, not what is predicted
-        values = (scores.log_q.detach() + rounds.noise)[inside]
-        chosen = (scores.log_p + rounds.noise).argmax(-1)[inside]
+        values = (scores.log_q.detach() + rounds.noise).flatten(0, 1)
+        chosen = (scores.log_p + rounds.noise).argmax(-1).flatten()
         best, which, among = compared(values, chosen)
-        fits = F.cross_entropy(trusted[inside] * best, which, reduction="none")
-        # of an untrained head's drafts none may be chosen
-        return (fits * among).sum() / inside.sum().clamp_min(1)
+        fits = F.cross_entropy(trusted.flatten(0, 1) * best, which, reduction="none")
+        # of an untrained head's drafts none may be chosen; a code that is cut cannot be compared
+        return (fits.where(among, 0) * share.flatten()).sum()

@@ -7,7 +7,7 @@ what a speed-up is. Image decoding is not counted.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import product
@@ -63,25 +63,19 @@ class Bench:
         first, session = repeats[0], self.session
         seconds = median(one.seconds_per_image for one in repeats)
         comparison = self.comparison(method, first, baseline[0])
-        drafts = [one.milliseconds("draft_forward", "draft_head") for one in repeats]
         return settings_dict(method) | {
             # figures that do not depend on the machine
             "temperature": session.settings.sampling.temperature,
             "tau": first.tau,
             **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
-            "draft_forwards": first.per_image("draft_forward"),
-            "levels": first.per_image("level"),
             "lossless": method.lossless,
             "seconds_per_image": seconds,
             "tokens_per_second": session.target.grid.tokens / seconds,
-            "ms_per_target_forward": typical(one.milliseconds("target_forward") for one in repeats),
-            "ms_per_draft_forward": typical(drafts),
-            "overhead_share": typical(one.overhead_share for one in repeats),
+            **parts_of(repeats),
             **speed_figures(repeats, baseline, session.target.device.type == "cpu"),
             "identical": comparison.identical,
             "near_ties": comparison.near_ties,
             "wrong": list(comparison.wrong),
-            "ms_per_round": first.profile,
         }
 
     def comparison(
@@ -101,10 +95,21 @@ class Bench:
         return Comparison(len(baseline.images), same, 0, ())
 
 
-def typical(figures: Iterable[float | None]) -> float | None:
-    """Return the median of a figure over the repeats; None if some of them do not have it."""
-    known = list(figures)
-    return None if None in known else median(known)
+def parts_of(repeats: list[Measurement]) -> Row:
+    """Return the figures of a round's parts: None if some rounds were replayed as a whole."""
+    first, drafts = repeats[0], [one.milliseconds("draft_forward", "draft_head") for one in repeats]
+    if not all(one.in_parts for one in repeats):
+        names = "draft_forwards", "levels", "ms_per_target_forward", "ms_per_draft_forward"
+        whole = {"round": first.profile["round"]}
+        return dict.fromkeys((*names, "overhead_share")) | {"ms_per_round": whole}
+    return {
+        "draft_forwards": first.calls.get("draft_forward", 0) / len(first.images),
+        "levels": first.calls.get("level", 0) / len(first.images),
+        "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
+        "ms_per_draft_forward": median(drafts) if drafts[0] else None,
+        "overhead_share": median(one.overhead_share for one in repeats),
+        "ms_per_round": first.profile,
+    }
 
 
 def run_benchmark(settings: BenchmarkSettings) -> None:

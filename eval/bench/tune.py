@@ -327,7 +327,9 @@ def cells(row: Row) -> dict[str, str]:
     """Return a row of the table; the last columns say where a round's time goes."""
     spent = row["ms_per_round"]
     draft, verify = spent.get("draft", 0.0), spent.get("verify", 0.0)
-    times = {"draft": draft, "verify": verify, "rest": spent["round"] - draft - verify}
+    # of rounds that are replayed only the whole is known
+    rest = spent["round"] - draft - verify if verify else 0.0
+    times = {"draft": draft, "verify": verify, "rest": rest}
     return {
         "method": method_words(row),
         "nodes": f"{row['mean_nodes']:.1f}",

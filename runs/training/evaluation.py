@@ -115,9 +115,9 @@ class Evaluation:
         source = DrawnRounds(self.target, head, self.tokens, distribution)
         for image in self.held:
             drawn = source([image])[0]
-            picked = pick(
-                drawn.last_readings, generator(self.settings.seed, "cpu", "rounds of", image)
-            )
+            random = generator(self.settings.seed, "cpu", "rounds of", image)
+            # short images have fewer rounds than are picked, and none counts twice
+            picked = pick(drawn.last_readings, random)[: len(drawn.last_readings)]
             rounds = windows_of(self.target, [drawn], [picked], distribution.greedy)
             scores = scored(head, self.target, rounds, distribution.cfg)
             for step in range(min(LEVELS, rounds.inside.shape[1])):

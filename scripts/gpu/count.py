@@ -24,12 +24,9 @@ from support.compiler import compiling
 
 KINDS = ("weights", "drafter", "head", "cache", "small")
 # Operations that are more than one kernel on a GPU, or none.
-SEVERAL = {
-    "sort": 4, "argsort": 4, "topk": 4, "repeat_interleave": 2, "pad": 2, "eye": 2, "kthvalue": 1,
-}  # fmt: skip
-# Selecting from a whole vocabulary takes one kernel as long as so many: 45 us on an H100, one value
-# of it 35 on an H200.
-WIDE, WIDE_KERNELS = 1024, {"topk": 15, "sort": 15, "kthvalue": 12}
+SEVERAL = {"sort": 4, "argsort": 4, "topk": 4, "repeat_interleave": 2, "pad": 2, "eye": 2}
+# Selecting from a whole vocabulary takes one kernel as long as so many: 45 us on an H100.
+WIDE, WIDE_KERNELS = 1024, 15
 NONE = {"empty", "empty_like", "new_empty", "detach_", "lift_fresh", "is_nonzero", "item", "set_"}
 # Of a compiled function these need a kernel each, with what is computed from them; a lookup does so
 # where the table was made in the same function.
@@ -193,9 +190,8 @@ class _Counter(TorchDispatchMode):
                 return result
             self._end_kernel()
             moved = sum(self._bytes(x) for x in (*_read(name, inputs, outputs), *outputs))
-            kernels = SEVERAL.get(name, 1)
-            if name in WIDE_KERNELS and inputs[0].shape[-1] > WIDE:
-                kernels = WIDE_KERNELS[name]
+            wide = name in ("topk", "sort") and inputs[0].shape[-1] > WIDE
+            kernels = WIDE_KERNELS if wide else SEVERAL.get(name, 1)
             self.work.append(Work("small", kernels, moved / kernels, 0))
         return result
 

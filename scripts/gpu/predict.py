@@ -275,9 +275,8 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
             for gpu in gpus
         ),
         "An operation of PyTorch is one kernel; sort, argsort and topk are four, over a vocabulary "
-        f"as long as {WIDE_KERNELS['topk']}, and kthvalue there as long as "
-        f"{WIDE_KERNELS['kthvalue']}. A compiled one has one per product, and one per reduction "
-        "in between or one.",
+        f"as long as {WIDE_KERNELS}. A compiled one has one per product, and one per reduction in "
+        "between or one.",
         f"{GAP_US} us pass between two kernels of a graph. The host takes {HOST_MS} ms between "
         f"rounds; a rule that walks there takes {RULE_MS} ms more.",
         "Half of the image is in the cache. Adaptive trees keep one depth and width.",

@@ -1,10 +1,9 @@
 """Rounds that a block head draws, and what it predicts in them when it is trained."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from direct import block_head, session_reading
+from small import open_lumina
 
 from configs.methods import MethodSettings
 from decoding.images import Job
@@ -13,7 +12,7 @@ from drafters.block import CANDIDATES, PASSES, Drafted
 from drafters.training.losses import EagleLoss, Levels
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
-from drafters.training.windows import READINGS, BlockLoss, pick, predict, scored, windows_of
+from drafters.training.windows import BlockLoss, pick, scored, windows_of
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -29,13 +28,13 @@ def session(request: pytest.FixtureRequest, session: Session) -> Session:
 
 
 @pytest.fixture
-def kept(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Hidden states (images, guidance, steps x candidates, hidden) and log q of every round."""
+def kept(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Hidden states (images, guidance, steps x candidates, hidden), log q, codes of all passes."""
     found, mixed = [], RecordingDrafter._mixed
 
     def reading(drafter: RecordingDrafter, predicted, window, round) -> Drafted:
         drafted = mixed(drafter, predicted, window, round)
-        found.append((predicted.clone(), drafted.log_q.clone()))
+        found.append((predicted.clone(), drafted.log_q.clone(), window.codes.clone()))
         return drafted
 
     monkeypatch.setattr(RecordingDrafter, "_mixed", reading)
@@ -52,11 +51,10 @@ def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
     rounds = windows_of(session.target, [drawn], [drawn.readings], False)
     with torch.inference_mode():
         found = scored(head, session.target, rounds, cfg)
-    for m, reading in enumerate(drawn.readings):
-        for step, codes in enumerate(reading.window.codes[reading.row].tolist()):
+    for m, (hidden, log_q, window) in enumerate(kept):
+        for step, codes in enumerate(window[0].tolist()):
             true = int(rounds.true[m, step])
             if rounds.inside[m, step] and true in codes:
-                hidden, log_q = kept[m]
                 expected = hidden[0, :, step * CANDIDATES + codes.index(true)]
                 close(found.predicted[m, :, step], expected, rtol=1e-8, atol=1e-8)
                 close(found.log_q[m, step], log_q[0, step, codes.index(true)], rtol=1e-8, atol=1e-8)
@@ -82,16 +80,27 @@ def test_drawn_images_are_those_of_plain_decoding(session) -> None:
         assert torch.equal(chosen[n][inside[n]], plain[job.id][goals[n][inside[n]]])
 
 
-def test_images_in_one_pass_are_predicted_as_alone(session) -> None:
+def loss_of(session: Session, *weights: float) -> BlockLoss:
+    levels = Levels.of(session.target.grid, 2, session.target.device)
+    return BlockLoss(session.target, EagleLoss(session.target, levels, 2.0, weights), False)
+
+
+@pytest.mark.parametrize("row_ends", [False, True])
+def test_the_loss_of_images_is_the_mean_of_each_alone(row_ends, session, lumina_folder) -> None:
     """Their prompts have different lengths, so that shorter ones are padded."""
-    head, target = block_head(session), session.target
-    drawn = DrawnRounds(target, head, TOKENS, SamplingDistribution(cfg=2.0))([1, 0, 2])
+    session = open_lumina(lumina_folder, "64x96") if row_ends else session
+    head, loss = block_head(session), loss_of(session, 1.0, 0.5, 2.0)
+    drawn = DrawnRounds(session.target, head, TOKENS, SamplingDistribution(cfg=2.0))([1, 0, 2])
+    assert len({image.prompt.ids.shape[1] for image in drawn}) > 1
     picks = [pick(image.readings, torch.Generator().manual_seed(1)) for image in drawn]
     with torch.inference_mode():
-        together = predict(head, target, windows_of(target, drawn, picks, False)).split(READINGS)
-        for found, image, readings in zip(together, drawn, picks, strict=True):
-            alone = predict(head, target, windows_of(target, [image], [readings], False))
-            close(found, alone, rtol=1e-8, atol=1e-8)
+        together, parts = loss(head, drawn, picks)
+        each = [loss(head, [image], [one]) for image, one in zip(drawn, picks, strict=True)]
+    close(together, torch.stack([total for total, _ in each]).mean(), rtol=1e-6, atol=0)
+    close(parts, torch.stack([parts for _, parts in each]).mean(0), rtol=1e-6, atol=1e-9)
+    levels, steps = parts[:2], parts[2:]
+    assert loss.total(parts) < together and levels.min() > 0 and len(steps) == 16
+    assert loss.total(parts) > loss.total(torch.cat([0 * levels, steps]))
 
 
 def test_only_trust_learns_from_the_choices(session32) -> None:
@@ -100,14 +109,8 @@ def test_only_trust_learns_from_the_choices(session32) -> None:
     head.requires_grad_(True)
     drawn = DrawnRounds(session32.target, head, TOKENS, SamplingDistribution(cfg=2.0))([0, 1])
     picks = [pick(image.readings, torch.Generator().manual_seed(0)) for image in drawn]
-    assert drawn[0].prompt.ids.shape != drawn[1].prompt.ids.shape
-    levels = Levels.of(session32.target.grid, 2, session32.target.device)
-    eagle = EagleLoss(session32.target, levels, 2.0, (0.0, 0.0, 0.0))
-    loss = BlockLoss(session32.target, eagle, False)
-    loss(head, drawn, picks)[0].backward()
+    loss_of(session32, 0.0, 0.0, 0.0)(head, drawn, picks)[0].backward()
     assert head.trust.grad.abs().min() > 0 and not head.share.grad.any()
     head.zero_grad()
-    loss = replace(loss, eagle=replace(eagle, weights=(1.0, 0.5, 1.0)))
-    loss(head, drawn, picks)[0].backward()
-    for name in ("share", "fc.weight"):
-        assert head.get_parameter(name).grad.any(), name
+    loss_of(session32, 1.0, 0.5, 1.0)(head, drawn, picks)[0].backward()
+    assert head.share.grad.any() and head.fc.weight.grad.any()

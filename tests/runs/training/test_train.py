@@ -190,7 +190,7 @@ def test_a_training_begun_again_is_evaluated_again(folders, tmp_path) -> None:
 
 
 def test_a_state_of_other_groups_is_refused(folders, tmp_path) -> None:
-    """As Muon's of earlier versions, which also took the block head's table."""
+    """As of earlier versions, whose Muon took a table that AdamW takes."""
     training = open_training(folders, tmp_path, **BLOCK)
     training._save()
     state = torch.load(training.checkpoint)
