@@ -40,13 +40,10 @@ def target_distribution(
 
 
 class Gathered:
-    """Collects a drafter's values and the target's choices by level.
-
-    They are kept on the CPU, since a GPU may not hold those of all images: levels x positions x
-    codes x 4 bytes, twice.
-    """
+    """Collects by level where a drafter's candidates hold the target's choice."""
 
     def __init__(self):
+        # level -> figure -> its values (n,) of some positions each
         self.levels: dict[int, dict[str, list[Tensor]]] = {}
 
     def judge(
@@ -57,7 +54,6 @@ class Gathered:
         distribution: SamplingDistribution,
         depths: int,
         seed: int,
-        stride: int = 1,
     ) -> None:
         """Add an image: what a head drafts after its tokens, and what the target chooses there.
 
@@ -67,7 +63,6 @@ class Gathered:
             distribution: to draft and to choose from.
             depths: levels.
             seed: of the noise that chooses; the one it was decoded with chooses its own tokens.
-            stride: of the positions that are added; 1 for all.
         """
         log_p = target_distribution(target, rows, distribution)[0]
         positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
@@ -76,8 +71,7 @@ class Gathered:
         drafts = draft_distributions(target, head, rows, distribution, depths)
         for level, log_q in enumerate(drafts, 1):
             # log q of level k begins at token k, the others at token 1
-            some = slice(level - 1, None, stride)
-            self.add(level, log_q[0, ::stride], log_p[some], noise[some])
+            self.add(level, log_q[0], log_p[level - 1 :], noise[level - 1 :])
 
     def add(self, level: int, log_q: Tensor, log_p: Tensor, noise: Tensor) -> None:
         """Add n positions of one level.
@@ -88,36 +82,35 @@ class Gathered:
             log_p: (n, vocab) the target's.
             noise: (n, vocab or 1) that the target chooses with; zeros at temperature 0.
         """
-        columns = {
-            "choices": choose(log_p, noise),
-            "topk": log_q,
-            "coupled": log_q + noise,
-            "total_variation": (log_p.exp() - log_q.exp()).abs().sum(-1) / 2,
-        }
+        choices = choose(log_p, noise)
+        figures = {"total_variation": (log_p.exp() - log_q.exp()).abs().sum(-1) / 2}
+        for name, values in zip(PROPOSALS, (log_q, log_q + noise), strict=True):
+            figures |= {f"{name} {k}": found for k, found in held(values, choices).items()}
         kept = self.levels.setdefault(level, {})
-        for name, values in columns.items():
-            kept.setdefault(name, []).append(values.cpu())
+        for name, found in figures.items():
+            kept.setdefault(name, []).append(found.float().cpu())
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row per level: its number, total variation, and figures of each proposal."""
         rows = []
         for level, kept in self.levels.items():
-            apart, choices = torch.cat(kept["total_variation"]), torch.cat(kept["choices"])
-            row = {"depth": level, "total_variation": apart.mean().item()}
-            rows.append(row | {n: figures(torch.cat(kept[n]), choices) for n in PROPOSALS})
+            row: dict[str, Any] = {"depth": level} | {name: {} for name in PROPOSALS}
+            for name, values in kept.items():
+                *proposal, figure = name.split()
+                place = row[proposal[0]] if proposal else row
+                place[figure] = torch.cat(values).mean().item()
+            rows.append(row)
         return rows
 
 
-def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
-    """Return what values (n, vocab) are worth as a ranking of the target's choices (n,).
+def held(values: Tensor, choices: Tensor) -> dict[str, Tensor]:
+    """Return whether values (n, vocab) as a ranking hold the target's choices (n,): (n,) each.
 
-    hit_k: share of choices among the best k. cut: share of choices that the drafter's top-k or
-    top-p excludes.
+    hit_k: among the best k. cut: no, since the drafter's top-k or top-p excludes them.
     """
     hit = values.topk(min(max(CANDIDATES), values.shape[-1]), -1).indices == choices[:, None]
-    rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in CANDIDATES}
-    excluded = values.gather(1, choices[:, None]) == -torch.inf
-    return rates | {"cut": excluded.float().mean().item()}
+    found = {f"hit_{k}": hit[:, :k].any(-1) for k in CANDIDATES}
+    return found | {"cut": values.gather(1, choices[:, None])[:, 0] == -torch.inf}
 
 
 def compared(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """How good a drafter in training is: its drafts of held-out images by level, and its speed-up."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,6 @@ from support.durable import encode_json, replace_file
 from support.json_files import read_object
 from support.output import printed_unless_saved
 from support.progress import plural
-
-_POSITIONS = 4096  # of the held-out images that a level's figures are of, in memory
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,12 @@ class Evaluation:
         if isinstance(head, BlockHead):
             return self._windows(head, distribution)
         count = min(LEVELS, self.target.grid.tokens - 1)
-        stride = math.ceil(len(self.held) * self.target.grid.tokens / _POSITIONS)
         gathered = Gathered()
         for image in self.held:
             rows = self.rows([image]).to(self.target.device, self.target.dtype)
             # images may share a caption, so the image's number tells them apart
             seed = image_seed(self.settings.seed, self.tokens.captions[image], sample=image)
-            gathered.judge(self.target, head, rows, distribution, count, seed, stride)
+            gathered.judge(self.target, head, rows, distribution, count, seed)
         return gathered.table()
 
     def _windows(self, head: BlockHead, distribution: SamplingDistribution) -> list[dict[str, Any]]:

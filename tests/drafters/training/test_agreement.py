@@ -30,13 +30,14 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(checkpoint) -> N
         drafted = (log_q[0] + noise[level:]).argmax(-1)
         for number, hit in enumerate((drafted == image.codes[level + 1 :]).tolist(), level + 1):
             hits[number, level] = hit
-    whole, half = Gathered(), Gathered()
-    for gathered, stride in ((whole, 1), (half, 2)):
-        gathered.judge(target, head, rows, engine.distribution, depth, 5, stride)
-    for level, kept in whole.levels.items():
-        assert torch.equal(kept["choices"][0], image.codes[level:]), "its own noise"
-        assert torch.equal(kept["coupled"][0], levels[level - 1][0] + noise[level - 1 :])
-        assert all(torch.equal(half.levels[level][name][0], kept[name][0][::2]) for name in kept)
+    gathered = Gathered()
+    gathered.judge(target, head, rows, engine.distribution, depth, 5)
+    for row, log_q in zip(gathered.table(), levels, strict=True):
+        level, drafted = row["depth"], log_q[0] + noise[row["depth"] - 1 :]
+        right = (drafted.argmax(-1) == image.codes[level:]).float().mean().item()
+        assert row["coupled"]["hit_1"] == right, "by the image's own noise"
+        assert row["topk"]["hit_1"] <= row["topk"]["hit_4"] < row["topk"]["hit_10"] < 1
+        assert 0 < row["total_variation"] < 1 and row["topk"]["cut"] == 0
     number, rounds, last = 1, 0, len(image.codes) - 1
     while number <= last:
         levels = range(min(depth, last - number))
