@@ -133,11 +133,15 @@ def _recalled(
     root, above = positions[:, :1], grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     features = rows.features[..., : target.spec.hidden].unflatten(0, (-1, guidance))
-    slots = rows.prompt - 1 + grid.slots(above).view(len(features), -1)  # (images, rounds x k)
-    exact = hidden_at(features, slots).unflatten(2, (-1, positions.shape[1]))
-    exact = exact.transpose(1, 2).flatten(0, 1)
+    exact = _features_at(features, rows.prompt - 1 + grid.slots(above))
     recollection = Recollection.at(positions, standing, lineage, Directions.of(target))
     return Stale(recollection, states.to(features.dtype), exact).after(tokens)
+
+
+def _features_at(features: Tensor, slots: Tensor) -> Tensor:
+    """Return features (images, guidance, n, hidden) at slots (r, k): (r, guidance, k, hidden)."""
+    found = hidden_at(features, slots.view(len(features), -1))
+    return found.unflatten(2, (-1, slots.shape[1])).transpose(1, 2).flatten(0, 1)
 
 
 def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
@@ -207,8 +211,7 @@ def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) ->
     predicted = predict(head, target, rounds).to(features.dtype)
     mixed = head.mix(predicted, rounds.stale, rounds.similarity)
     slots = rounds.rows.prompt - 1 + target.grid.slots(rounds.goals)
-    wanted = hidden_at(features[..., : predicted.shape[-1]], rounds.by_image(slots).flatten(1))
-    wanted = wanted.unflatten(2, (-1, slots.shape[1])).transpose(1, 2).flatten(0, 1)
+    wanted = _features_at(features[..., : predicted.shape[-1]], slots)
     log_q, log_p = (
         guided(target, features.flatten(0, 1), cfg).log_softmax(-1) for features in (mixed, wanted)
     )

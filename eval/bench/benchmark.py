@@ -97,11 +97,12 @@ class Bench:
 
 def parts_of(repeats: list[Measurement]) -> Row:
     """Return the figures of a round's parts: None if some rounds were replayed as a whole."""
-    first, drafts = repeats[0], [one.milliseconds("draft_forward", "draft_head") for one in repeats]
+    first = repeats[0]
     if not all(one.in_parts for one in repeats):
         names = "draft_forwards", "levels", "ms_per_target_forward", "ms_per_draft_forward"
         whole = {"round": first.profile["round"]}
         return dict.fromkeys((*names, "overhead_share")) | {"ms_per_round": whole}
+    drafts = [one.milliseconds("draft_forward", "draft_head") for one in repeats]
     return {
         "draft_forwards": first.calls.get("draft_forward", 0) / len(first.images),
         "levels": first.calls.get("level", 0) / len(first.images),
