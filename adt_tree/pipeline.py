@@ -33,7 +33,7 @@ from configs.fields import Values, flags_in, mismatch, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
-from eval.bench.benchmark import Bench, repeated
+from eval.bench.benchmark import Bench
 from eval.bench.table import table
 from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
@@ -265,11 +265,7 @@ class Pipeline:
                 what = f"measuring {plural(len(listed), 'method')} on {plural(len(jobs), 'image')}"
                 total = len(listed) * len(jobs) * call.repeats
                 with Progress(what, total, shown=self._shows(options)) as shown:
-                    measured = repeated(session, listed, jobs, (call.repeats, 1), shown)
-                bench = Bench(session, jobs)
-                rows = [
-                    bench.row(method, measured[method], measured[BASELINE]) for method in listed
-                ]
+                    rows = Bench(session, jobs).rows(listed, call.repeats, 1, shown)
         return MethodTable(rows, table(rows, len(jobs)))
 
     def _compared(

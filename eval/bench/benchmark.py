@@ -56,6 +56,32 @@ class Bench:
         check_lengths(session.target, items)
         return Bench(session, jobs)
 
+    def rows(
+        self, methods: Sequence[MethodSettings], repeats: int, warmup: int, progress: Progress
+    ) -> list[Row]:
+        """Measure methods several times, in alternating order; returns a row per method.
+
+        Where images are decoded one by one, the methods take turns image by image.
+
+        methods: BASELINE among them. warmup: images per method decoded first and not counted.
+        """
+        progress.say("warming up")
+        engines = {method: self.session.open_engine(method) for method in methods}
+        for method in methods if warmup else ():
+            measure(engines[method], self.jobs[:warmup])
+        one_by_one = self.session.settings.batch_size == 1
+        turns = [[job] for job in self.jobs] if one_by_one else [self.jobs]
+        measured = {method: [[] for _ in range(repeats)] for method in methods}
+        progress.begin()
+        for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
+            for method in methods if number % 2 == 0 else reversed(methods):
+                progress.say(f"now {method.method}")
+                measured[method][repeat].append(measure(engines[method], turn))
+                progress.update(len(turn))
+        del engines  # comparing images takes memory, too
+        whole = {method: [joined(turns) for turns in measured[method]] for method in methods}
+        return [self.row(method, whole[method], whole[BASELINE]) for method in methods]
+
     def row(
         self, method: MethodSettings, repeats: list[Measurement], baseline: list[Measurement]
     ) -> Row:
@@ -125,10 +151,7 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     what += f"{plural(repeats, 'time')} each" + f"; to {settings.output}" * bool(settings.output)
     with Progress(what, len(methods) * images * repeats) as progress:
         bench = Bench.open(settings)
-        measured = repeated(
-            bench.session, methods, bench.jobs, (repeats, settings.warmup), progress
-        )
-    rows = [bench.row(method, measured[method], measured[BASELINE]) for method in methods]
+        rows = bench.rows(methods, repeats, settings.warmup, progress)
     hardware, today = bench.session.hardware(), date.today().isoformat()
     shared = {"seed": settings.run.seed, "prompt": settings.run.prompt}
     document = {
@@ -155,30 +178,3 @@ def refuse_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
     """Raise a Failure that names wrong images of lossless methods, if there are any."""
     if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row.get("wrong")]:
         raise Failure(f"lossless methods made other images than ar: {'; '.join(wrong)}")
-
-
-def repeated(
-    session: Session,
-    methods: tuple[MethodSettings, ...],
-    jobs: list[Job],
-    times: tuple[int, int],  # repeats, and jobs of the warm-up
-    progress: Progress,
-) -> dict[MethodSettings, list[Measurement]]:
-    """Measure every method several times, in alternating order; returns the repeats by method.
-
-    Where images are decoded one by one, the methods take turns image by image.
-    """
-    repeats, warmup = times
-    progress.say("warming up")
-    engines = {method: session.open_engine(method) for method in methods}
-    for engine in engines.values() if warmup else ():
-        measure(engine, jobs[:warmup])
-    turns = [[job] for job in jobs] if session.settings.batch_size == 1 else [jobs]
-    measured = {method: [[] for _ in range(repeats)] for method in methods}
-    progress.begin()
-    for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
-        for method in methods if number % 2 == 0 else reversed(methods):
-            progress.say(f"now {method.method}")
-            measured[method][repeat].append(measure(engines[method], turn))
-            progress.update(len(turn))
-    return {method: [joined(turns) for turns in measured[method]] for method in methods}

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from configs.benchmark import BenchmarkSettings
 from configs.methods import MethodSettings
-from eval.bench.benchmark import Bench, Row, refuse_wrong, repeated
+from eval.bench.benchmark import Bench, Row, refuse_wrong
 from eval.bench.table import heading, table
 from runs.measure import BASELINE
 from support.durable import append_lines, new_file
@@ -93,11 +93,9 @@ def _measured(
     settings: BenchmarkSettings, bench: Bench, method: MethodSettings, progress: Progress
 ) -> Row:
     """Return a cell's figures: all that `benchmark` measures, with those of `ar`."""
-    methods = (BASELINE, method)
     times = settings.repeats, settings.warmup
-    measured = repeated(bench.session, methods, bench.jobs, times, progress)
-    plain, drafted = measured[BASELINE], measured[method]
-    return bench.row(method, drafted, plain) | {"ar": bench.row(BASELINE, plain, plain)}
+    plain, drafted = bench.rows((BASELINE, method), *times, progress)
+    return drafted | {"ar": plain}
 
 
 def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
