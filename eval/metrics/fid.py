@@ -1,6 +1,7 @@
 """FID: the Frechet distance between the features of two sets of images (Heusel et al. 2017)."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,21 +27,20 @@ class Gaussian:
         # of a single feature, numpy's covariance is a number
         return cls(rows.mean(axis=0), np.cov(rows, rowvar=False).reshape(width, width))
 
+    @cached_property
+    def root(self) -> np.ndarray:
+        """The symmetric square root of the covariance; at 2,048 features it takes seconds."""
+        values, vectors = np.linalg.eigh(self.covariance)
+        return (vectors * np.sqrt(values.clip(0))) @ vectors.T  # values below 0 come from rounding
 
-def square_root(matrix: np.ndarray) -> np.ndarray:
-    """Return the symmetric square root of a positive semi-definite matrix."""
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.sqrt(values.clip(0))) @ vectors.T  # values below 0 come from rounding
 
-
-def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = None) -> float:
+def frechet_distance(one: Gaussian, other: Gaussian) -> float:
     """Return |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), with means m and covariances C.
 
     For R R = C2, the matrices C1 C2 and R C1 R have the same eigenvalues, and the second is
-    symmetric. root: R, the square root of `other`'s covariance, if it is known.
+    symmetric.
     """
-    root = square_root(other.covariance) if root is None else root
-    shared = np.sqrt(np.linalg.eigvalsh(root @ one.covariance @ root).clip(0)).sum()
+    shared = np.sqrt(np.linalg.eigvalsh(other.root @ one.covariance @ other.root).clip(0)).sum()
     apart = ((one.mean - other.mean) ** 2).sum()
     spread = np.trace(one.covariance) + np.trace(other.covariance) - 2 * shared
     return max(0.0, float(apart + spread))  # rounding alone makes it negative, for equal sets
@@ -59,13 +59,10 @@ class Fid(Metric):
             raise Unavailable(f"{counts}; a covariance needs two of each")
         rows, theirs = (self.network.features(self.store, s) for s in (images, reference))
         target = Gaussian.of(theirs)
-        root = square_root(target.covariance)  # once: at 2,048 features it takes seconds
 
         def distance(left_out: np.ndarray) -> float:
-            return frechet_distance(Gaussian.of(np.delete(rows, left_out, axis=0)), target, root)
+            return frechet_distance(Gaussian.of(np.delete(rows, left_out, axis=0)), target)
 
-        # dtype=int: an empty array holds floats by default, and np.delete refuses those.
-        figures = jackknife(len(rows), distance, distance(np.array([], dtype=int)))
         warning = None
         if least <= rows.shape[1]:
             warning = f"{least} images are too few for {rows.shape[1]} features: the covariance is "
@@ -73,4 +70,4 @@ class Fid(Metric):
         elif least < _USUAL:
             warning = f"biased upwards by {least} images; compare it with the same count only"
         notes = {"reference": str(reference), "higher": False, "warning": warning}
-        return [self.score(len(images), **notes, **figures)]
+        return [self.score(len(images), **notes, **jackknife(len(rows), distance))]
