@@ -60,34 +60,32 @@ class FeatureStore:
         paths = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
         missing = [key for key in paths if not paths[key].is_file()]
-        unsaved: dict[str, np.ndarray] = {}  # rows for which the disk had no room
+        rows: dict[str, np.ndarray] = {}
         what = f"features of {plural(len(missing), noun)} by {network[:60]}"
         with Progress(what, len(missing), shown=len(missing) > 0) as progress:
             progress.unit = noun
             progress.begin()
             for start in range(0, len(missing), self.batch_size):
                 batch = missing[start : start + self.batch_size]
-                rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
-                if not np.isfinite(rows).all():
+                new = encode([load(numbers[key]) for key in batch]).astype(np.float32)
+                if not np.isfinite(new).all():
                     raise Unavailable(
                         f"{network[:60]}: expected features, got NaN or infinity; check its weights"
                     )
-                for key, row in zip(batch, rows, strict=True):
-                    if not self._kept(paths[key], row):
-                        unsaved[key] = row
+                for key, row in zip(batch, new, strict=True):
+                    rows[key] = row
+                    self._keep(paths[key], row)
                 progress.update(len(batch))
-        return np.stack([unsaved[key] if key in unsaved else _read(paths[key]) for key in keys])
+        return np.stack([rows[key] if key in rows else _read(paths[key]) for key in keys])
 
-    def _kept(self, path: Path, row: np.ndarray) -> bool:
-        """Write a row; returns whether the disk took it, since the metric needs no cache."""
+    def _keep(self, path: Path, row: np.ndarray) -> None:
+        """Write a row if the disk has room, since the metric needs no cache."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with new_file(path) as file:
                 np.save(file, row, allow_pickle=False)
         except OSError as error:
             remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
-            return False
-        return True
 
 
 def _read(path: Path) -> np.ndarray:
