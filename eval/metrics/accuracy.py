@@ -1,6 +1,6 @@
 """Prompt accuracy of the tiny domain: do the images show what their prompts name?"""
 
-from eval.metrics.attribute_classifier import Attributes, Labels, hits
+from eval.metrics.attribute_classifier import Attributes, hits
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import share_interval
 from eval.metrics.metric import Metric
@@ -14,7 +14,8 @@ class Accuracy(Metric):
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return a score per aspect; Unavailable if no prompt is one of the tiny domain."""
-        said = [_said(prompt, self.network.classifier.labels) for prompt in images.prompts]
+        labels = self.network.classifier.labels
+        said = [Attributes.from_prompt(prompt, labels) for prompt in images.prompts]
         others = said.count(None)
         if others == len(said):
             raise Unavailable("no prompt names a background and objects of the tiny domain")
@@ -25,11 +26,3 @@ class Accuracy(Metric):
             self.score(len(pairs), f".{aspect}", warning=warning, **share_interval(*counts.T))
             for aspect, counts in hits(*zip(*pairs, strict=True)).items()
         ]
-
-
-def _said(prompt: str, labels: Labels) -> Attributes | None:
-    """Return what a prompt says; None for one that is not the tiny domain's."""
-    try:
-        return Attributes.from_prompt(prompt, labels)
-    except ValueError:
-        return None

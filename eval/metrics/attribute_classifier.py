@@ -65,11 +65,11 @@ class Attributes:
         return cls.of(ground["kind"], ground["colour"], pairs)
 
     @classmethod
-    def from_prompt(cls, prompt: str, labels: Labels) -> Attributes:
+    def from_prompt(cls, prompt: str, labels: Labels) -> Attributes | None:
         """Return what a caption states.
 
-        ValueError if it names no background, no object, or one by other words than in captions,
-        such as "two red squares", "a circle" or "no red circle".
+        None if it names no background, no object, or one by other words than in captions, such as
+        "two red squares", "a circle" or "no red circle".
         """
         kinds, grounds = map("|".join, (labels.background_kinds, labels.background_colours))
         colours, shapes = map("|".join, (labels.colours, labels.shapes))
@@ -81,8 +81,7 @@ class Attributes:
         named = re.findall(rf"\b(?:{shapes})", prompt)  # also plurals, and shapes without a colour
         other = re.search(r"\b(?:no|not|without|or|two|three|four|five|six)\b", prompt)
         if not ground or not pairs or len(pairs) < len(named) or other:
-            like = "'a red circle on a plain blue background', in the classifier's words"
-            raise ValueError(f"prompt: expected such as {like}, got {prompt!r}")
+            return None
         return cls.of(ground[1] or ground[4], ground[2] or ground[3], frozenset(pairs))
 
 
