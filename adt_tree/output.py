@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from decoding.images import ImageCost
+from decoding.images import ImageCost, ImageState
+from decoding.round import RoundResult
 from runs.drawing import Drawn
 
 
@@ -82,6 +83,33 @@ class StreamStep:
     seconds: float  # likewise
     draft: Draft = field(repr=False)  # the round's tree
     paint: Callable[[Tensor], Image.Image] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, state: ImageState, result: RoundResult, paint: Callable) -> "StreamStep":
+        """Return the round of a single image that its state has just counted."""
+        tree, accepted = result.tree, int(result.verdict.accepted[0])
+        position = state.decided - accepted - 1
+        path = result.verdict.path[0, 1 : accepted + 1].tolist()  # without the root
+        parents, depths = tree.parents[0].tolist(), tree.depths[0].tolist()
+        kept = tree.present[0].nonzero()[:, 0].tolist()
+        # absent nodes pad trees of a batch to one size; without them the others get new numbers
+        numbers = {node: number for number, node in enumerate(kept)}
+        return cls(
+            round=state.rounds - 1,
+            position=position,
+            accepted=accepted,
+            tokens=torch.tensor(state.codes),
+            total=state.grid.tokens,
+            forwards=state.rounds + 1,
+            seconds=state.seconds + state.seconds_prefill,
+            draft=Draft(
+                root=position - 1,
+                parents=tuple(numbers[parents[node]] for node in kept),
+                depths=tuple(depths[node] for node in kept),
+                accepted=tuple(numbers[node] for node in path),
+            ),
+            paint=paint,
+        )
 
     @property
     def decided(self) -> int:
