@@ -5,19 +5,18 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import chain
-from math import isfinite
-from pathlib import Path
+from math import inf
 
 import gradio as gr
 import torch
 from gradio.components import Component
 
-from adt_tree.page.stage import WORDS, Painter, Wish, example, stage_html, words
+from adt_tree.page.stage import HERE, WORDS, Painter, Wish, example, stage_html, words
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 
-HERE = Path(__file__).parent
 # The fonts are the visitor's own.
 THEME = gr.themes.Base(
     primary_hue="emerald",
@@ -59,7 +58,7 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
                 prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=1, max_lines=5)
                 method = _method(painter.pipe.method, fast_methods(drafted))
                 with gr.Row(elem_id="buttons"):
-                    draw = gr.Button(
+                    generate = gr.Button(
                         "Generate", variant="primary", min_width=100, elem_id="generate"
                     )
                     stop = gr.Button("Stop", min_width=100, elem_id="stop")
@@ -75,13 +74,13 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
                     elem_id="stage",
                 )
         wishes = [prompt, method, *settings]
-        for listen in (draw.click, prompt.submit):
+        for listen in (generate.click, prompt.submit):
             # not queued, so that a visitor who has to wait sees it at once
             waits = listen(started, stage, stage, queue=False, **_QUIET)
             # also while the visitor's stopped run is still in the queue
             several = {"trigger_mode": "multiple", "concurrency_limit": 1, "js": _LATEST}
-            waits.then(drawing(painter, stops), [stage, *wishes], stage, **several, **_QUIET)
-        stop.click(stopping(stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
+            waits.then(partial(draw, painter, stops), [stage, *wishes], stage, **several, **_QUIET)
+        stop.click(partial(stop_run, stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
         page.load(linked(wishes), None, wishes, queue=False, **_QUIET)
     # one at a time: two images at once would slow each other, and the race shows who is faster
     return page.queue(max_size=visitors, default_concurrency_limit=1)
@@ -120,42 +119,34 @@ def started(value: str) -> str:
     return json.dumps(json.loads(value) | {"state": "waiting", "run": uuid.uuid4().hex})
 
 
-def stopping(stops: deque[str]) -> Callable[[str], object]:
-    """Return the function that stops the run on the stage, if there is one."""
-
-    def stopped(value: str) -> object:
-        shown = json.loads(value)
-        if shown["state"] not in BUSY:
-            return gr.skip()  # the stage may show something newer by now
-        stops.append(shown["run"])
-        return json.dumps(shown | {"state": "stopped"})
-
-    return stopped
+def stop_run(stops: deque[str], value: str) -> object:
+    """Stop the run on the stage, if there is one."""
+    shown = json.loads(value)
+    if shown["state"] not in BUSY:
+        return gr.skip()  # the stage may show something newer by now
+    stops.append(shown["run"])
+    return json.dumps(shown | {"state": "stopped"})
 
 
-def drawing(painter: Painter, stops: deque[str]) -> Callable[..., Iterator[str]]:
-    """Return the function that draws what a visitor asks for, on a stage that shows `before`."""
-
-    def drawn(before: str, *values: object) -> Iterator[str]:
-        shown, wish = json.loads(before), Wish(*values)
-        run = shown["run"]
-        try:
-            if not wish.prompt.strip():
-                raise SettingsError("Enter a prompt first.")
-            # one value in any case: gradio empties the stage of a run without any
-            for value in chain([shown], painter.draw(wish)):
-                shown = value | {"run": run}
-                if run in stops:
-                    yield json.dumps(shown | {"state": "stopped"})
-                    return
-                yield json.dumps(shown)
-        except (SettingsError, FloatingPointError) as error:
-            yield json.dumps(shown | {"state": "refused", "why": str(error)})
-        except torch.OutOfMemoryError:
-            why = "Out of memory: try a smaller tree, or plain decoding."
-            yield json.dumps(shown | {"state": "refused", "why": why})
-
-    return drawn
+def draw(painter: Painter, stops: deque[str], before: str, *values: object) -> Iterator[str]:
+    """Draw what a visitor asks for, on a stage that shows `before`."""
+    shown, wish = json.loads(before), Wish(*values)
+    run = shown["run"]
+    try:
+        if not wish.prompt.strip():
+            raise SettingsError("Enter a prompt first.")
+        # one value in any case: gradio empties the stage of a run without any
+        for value in chain([shown], painter.draw(wish)):
+            shown = value | {"run": run}
+            if run in stops:
+                yield json.dumps(shown | {"state": "stopped"})
+                return
+            yield json.dumps(shown)
+    except (SettingsError, FloatingPointError) as error:
+        yield json.dumps(shown | {"state": "refused", "why": str(error)})
+    except torch.OutOfMemoryError:
+        why = "Out of memory: try a smaller tree, or plain decoding."
+        yield json.dumps(shown | {"state": "refused", "why": why})
 
 
 def linked(controls: list[Component]) -> Callable[[gr.Request], list[object]]:
@@ -167,29 +158,23 @@ def linked(controls: list[Component]) -> Callable[[gr.Request], list[object]]:
     def values(request: gr.Request) -> list[object]:
         given = dict(request.query_params)
         pairs = zip(fields(Wish), controls, strict=True)
-        return [_fitting(control, given.get(field.name)) for field, control in pairs]
+        return [_fitting(control, f.type, given.get(f.name)) for f, control in pairs]
 
     return values
 
 
-def _fitting(control: Component, text: str | None) -> object:
+def _fitting(control: Component, kind: type, text: str | None) -> object:
     """Return a text of the address as the control's value, or an update that changes nothing."""
     if text is None:
         return gr.skip()
-    if isinstance(control, gr.Checkbox):
+    if kind is bool:
         return text == "1"
-    if isinstance(control, gr.Dropdown):
-        return text if text in (name for _, name in control.choices) else gr.skip()
-    if isinstance(control, gr.Textbox):
-        return text
+    if kind is str:
+        choices = getattr(control, "choices", [(text, text)])
+        return text if text in (name for _, name in choices) else gr.skip()
     try:
-        number = float(text)
+        number = kind(text)
     except ValueError:
         return gr.skip()
-    low, high = control.minimum, control.maximum
-    if not isfinite(number) or number < low or (high is not None and number > high):
-        return gr.skip()
-    whole = getattr(control, "precision", None) == 0 or getattr(control, "step", None) == 1
-    if whole:  # through the text: a seed may have more digits than a float
-        return int(text) if text.isdecimal() else gr.skip()
-    return number
+    high = inf if control.maximum is None else control.maximum
+    return number if control.minimum <= number <= high else gr.skip()

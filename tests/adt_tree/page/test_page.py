@@ -17,7 +17,7 @@ from PIL import Image, ImageChops
 
 import main
 from adt_tree import Pipeline
-from adt_tree.page.app import build_page, drawing, fast_methods, linked, started, stopping
+from adt_tree.page.app import build_page, draw, fast_methods, linked, started, stop_run
 from adt_tree.page.server import NO_PROXY
 from adt_tree.page.stage import HERE, WORDS, Painter, Wish, example, verdict, words
 from adt_tree.weights import completed
@@ -135,35 +135,35 @@ def test_a_run_that_was_stopped_draws_no_further(painter):
     shown = json.loads(started(json.dumps(example())))
     assert shown["state"] == "waiting" and len(shown["run"]) == 32
     asked = [getattr(wish(), field.name) for field in fields(Wish)]
-    values = drawing(painter, stops)(json.dumps(shown), *asked)
+    values = draw(painter, stops, json.dumps(shown), *asked)
     assert json.loads(next(values)) == shown
     first = json.loads(next(values))
     assert first["state"] == "drawing" and first["run"] == shown["run"]
-    stopped = json.loads(stopping(stops)(json.dumps(first)))
+    stopped = json.loads(stop_run(stops, json.dumps(first)))
     assert stopped["state"] == "stopped" and stopped["run"] == shown["run"]
     (last,) = map(json.loads, values)
     assert last["state"] == "stopped" and last["run"] == shown["run"]
     # also one whose Stop came before it began
-    (only,) = map(json.loads, drawing(painter, stops)(json.dumps(shown), *asked))
+    (only,) = map(json.loads, draw(painter, stops, json.dumps(shown), *asked))
     assert only == shown | {"state": "stopped"}
     finished = json.dumps(first | {"state": "done"})
-    assert stopping(stops)(finished) == gr.skip()
+    assert stop_run(stops, finished) == gr.skip()
 
 
 def test_an_empty_prompt_is_asked_for(painter):
     shown = started(json.dumps(example()))
     asked = [getattr(wish(prompt="  "), field.name) for field in fields(Wish)]
-    (value,) = map(json.loads, drawing(painter, deque())(shown, *asked))
+    (value,) = map(json.loads, draw(painter, deque(), shown, *asked))
     assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
 
 
 def test_a_lack_of_memory_ends_the_stage(painter, monkeypatch):
-    def draw(wish):
+    def fail(wish):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(painter, "draw", draw)
+    monkeypatch.setattr(painter, "draw", fail)
     shown, asked = started(json.dumps(example())), [getattr(wish(), f.name) for f in fields(Wish)]
-    *_, value = map(json.loads, drawing(painter, deque())(shown, *asked))
+    *_, value = map(json.loads, draw(painter, deque(), shown, *asked))
     assert value["state"] == "refused" and "memory" in value["why"]
 
 
