@@ -149,13 +149,11 @@ class Pipeline:
         Weights are laid out for where they compute as they are read, so a change reads them again;
         other pipelines keep theirs. Nothing happens if the model is there already.
         """
-        types = [one for one in where if isinstance(one, torch.dtype)]
-        devices = [one for one in where if not isinstance(one, torch.dtype)]
+        values = {"dtype" if isinstance(one, torch.dtype) else "device": one for one in where}
         with python_names():
-            if len(types) > 1 or len(devices) > 1:
+            if len(values) < len(where):
                 raise mismatch("to", repr(where), "a device, a dtype or both")
-            values = as_flags({"device": (*devices, None)[0], "dtype": (*types, None)[0]})
-            given = self._given | values
+            given = self._given | as_flags(values)
             settings = engine_settings(self._recipe, given)
             same = pick_device(settings.device) == self.device
             if not same or settings.dtype != self.settings.dtype:
