@@ -1,6 +1,6 @@
 """What a pipeline returns: images and their figures, rounds of a stream, tables of methods."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -51,12 +51,6 @@ class ImageOutput:
     images: list[Image.Image]  # empty with output_type="tokens"
     tokens: Tensor  # (images, tokens) image codes, on the CPU
     stats: list[ImageStats]  # one per image
-
-
-def image_output(drawn: Sequence[Drawn], output_type: str) -> ImageOutput:
-    images = [Image.fromarray(one.pixels) for one in drawn] if output_type == "pil" else []
-    tokens = torch.stack([one.image.codes for one in drawn])
-    return ImageOutput(images, tokens, [ImageStats.of(one) for one in drawn])
 
 
 @dataclass(frozen=True)

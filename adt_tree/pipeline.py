@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
-from adt_tree.output import ImageOutput, MethodTable, StreamStep, image_output
+from adt_tree.output import ImageOutput, ImageStats, MethodTable, StreamStep
 from adt_tree.sources import (
     ALIASES,
     SETTINGS,
@@ -210,7 +210,12 @@ class Pipeline:
                 done |= {drawn.image.job.id: drawn for drawn in step.finished}
                 if callback_on_step_end is not None:
                     callback_on_step_end(self, number, tokens, {"rounds": step.rounds})
-        return image_output([done[item.id] for item in items], call.output_type)
+        drawn = [done[item.id] for item in items]
+        return ImageOutput(
+            [Image.fromarray(one.pixels) for one in drawn] if call.output_type == "pil" else [],
+            torch.stack([one.image.codes for one in drawn]),
+            [ImageStats.of(one) for one in drawn],
+        )
 
     def stream(
         self, prompt: str, *, seed: int = 0, **options: Unpack[CallOptions]
