@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
+from queue import Full
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adt_tree.page.batches import ImageQueue, Order, QueueFull
+from adt_tree.page.batches import ImageQueue, Order
 from adt_tree.page.stage import encoded
 from adt_tree.pipeline import Pipeline
 from adt_tree.sources import ALIASES, call_items, with_options
@@ -263,7 +264,7 @@ def _problem(request: Request, error: Exception) -> Problem:
             text = renamed_flags(str(error), dict(zip(NAMES, NAMES, strict=True)))
             name = text.partition(":")[0]
             return Problem(400, text, name if name in NAMES else None, "invalid_value")
-        case QueueFull():
+        case Full():
             return Problem(429, "Too many requests wait; try later.", code="rate_limit_exceeded")
         case ClientDisconnect():
             return Problem(_LEFT, "The client has left.")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Full
 
 from adt_tree.weights import Weights
 from configs.model import EngineSettings
@@ -16,10 +17,6 @@ from decoding.images import Job
 from runs.drawing import Drawn
 
 GATHER = 0.05  # seconds that the first request waits, so that those sent with it share its batch
-
-
-class QueueFull(Exception):
-    """As many requests wait as may."""
 
 
 # eq=False: compared by identity, because two equal requests are two orders.
@@ -40,11 +37,11 @@ class ImageQueue:
         threading.Thread(target=self._work, name="image queue", daemon=True).start()
 
     def put(self, order: Order) -> None:
-        """Queue an order; QueueFull if too many wait already."""
+        """Queue an order; queue.Full if too many wait already."""
         with self._changed:
             self._forget_cancelled()
             if len(self._waiting) >= self._most:
-                raise QueueFull
+                raise Full
             self._waiting.append(order)
             self._changed.notify()
 
