@@ -40,7 +40,7 @@ WORDS = {
 class Panel:
     """One image of the stage, while it is drawn."""
 
-    def __init__(self, method: str, columns: int, first: int = 0):
+    def __init__(self, method: str, columns: int, first: int):
         """method: its name; columns: tokens per row; first: tokens of a small grid before these."""
         self.method, self.columns, self.first = method, columns, first
         self.step: StreamStep | None = None
@@ -113,12 +113,6 @@ def example() -> Value:
     for panel in value["panels"]:
         panel |= {"image": f"data:image/png;base64,{picture}", "words": words(panel["method"])}
     return value
-
-
-def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value:
-    """Return the stage; state: example, waiting, drawing, done, stopped or refused."""
-    values = [panel.value() for panel in panels]
-    return {"state": state, "rows": grid[0], "columns": grid[1], "panels": values}
 
 
 def verdict(plain: StreamStep, fast: StreamStep, equal: bool, timed: bool) -> Value:
@@ -206,7 +200,6 @@ class Painter:
         grid, pipe = self.pipe.weights.target.grid, self._fast(wish)
         panels = [Panel(name, grid.columns, grid.first) for name in ("ar", wish.method)]
         fast = pipe.stream(wish.prompt, **seed, **options)
-        asked = {"prompt": wish.prompt, "link": wish.link}
         latest = 0.0  # when a round was shown
         for number, step in race([plain, fast]):
             panels[number].take(step)
@@ -215,11 +208,19 @@ class Painter:
             now = time.perf_counter()
             if wish.slow or step.finished or now - latest >= INTERVAL:
                 latest = now
-                yield stage_value("drawing", self.pipe.grid, panels) | asked
+                value = {
+                    "state": "drawing",
+                    "rows": grid.rows,
+                    "columns": grid.columns,
+                    "panels": [panel.value() for panel in panels],
+                    "prompt": wish.prompt,
+                    "link": wish.link,
+                }
+                yield value
         # slowly shown rounds pause in between, so times say nothing of the methods
         equal = pipe.settings.method.same_tokens(wish.temperature)
         ended = verdict(panels[0].step, panels[1].step, equal, not wish.slow)
-        yield stage_value("done", self.pipe.grid, panels) | asked | {"verdict": ended}
+        yield value | {"state": "done", "verdict": ended}
 
     def _fast(self, wish: Wish) -> Pipeline:
         settings: dict[str, Any] = {"method": wish.method}
