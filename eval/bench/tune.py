@@ -61,20 +61,20 @@ def run_tune(settings: TuneSettings) -> None:
     """Measure, print the table and where the time goes, and write the recipe of the fastest."""
     output = Path(settings.output) if settings.output else tuned_place(settings.run.model_path)
     make_writable("output", output.parent)
-    methods, minutes = plural(len(settings.tried), "method"), f"{settings.minutes:g} minutes"
-    with Progress(f"trying {methods} for at most {minutes}; to {output}") as progress:
+    tries, minutes = plural(len(settings.tried), "method"), f"{settings.minutes:g} minutes"
+    with Progress(f"trying {tries} for at most {minutes}; to {output}") as progress:
         bench = Bench.open(settings.bench)
         trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
         prompts = partial(jobs_of_turn, settings.run)
         progress.limit = 60 * settings.minutes
         progress.begin()
         progress.say("fitting numbers")
-        fitted = _fitted(settings, bench.session, trials, prompts)
+        _fit(settings, bench.session, trials, prompts)
         tried, seconds = settings.tried, progress.limit - progress.seconds
-        run = measurer(bench.session, fitted, progress)
+        run = measurer(bench.session, trials.fitted, progress)
         Contest(trials, prompts, run, seconds).run(tried)
-    pairs = {method: trials.pair(method) for method in (BASELINE, *tried)}
-    pairs = {method: pair for method, pair in pairs.items() if pair}
+    methods = (BASELINE, *tried)
+    pairs = {method: pair for method in methods if (pair := trials.pair(method))}
     rows = [
         bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
         for method, pair in pairs.items()
@@ -88,10 +88,10 @@ def run_tune(settings: TuneSettings) -> None:
         print(doubt)
     if untried := len(tried) + 1 - len(rows):
         print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
-    winner = with_fitted([*pairs][rows.index(best)], fitted)
-    for numbers in fitted.values():
+    winner = with_fitted([*pairs][rows.index(best)], trials.fitted)
+    for numbers in trials.fitted.values():
         print(f"Recall numbers (share, trust in a mixture, trust alone): {numbers}")
-    tuned = fitted | {
+    tuned = trials.fitted | {
         "date": today,
         "revision": revision() or "unknown",
         "table": list(map(_public, rows)),
@@ -104,10 +104,10 @@ def run_tune(settings: TuneSettings) -> None:
     refuse_wrong(rows)
 
 
-def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts) -> Fitted:
-    """Return the numbers of `recall` that are fitted to the model, if a method here has them open.
+def _fit(settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts) -> None:
+    """Fit the numbers of `recall` to the model, if a method has them open and the time is enough.
 
-    They are kept in the file of the trials. Without them if the time is too short.
+    The trials keep them.
     """
     if not any(map(_is_open, settings.tried)):
         trials.fitted = {}
@@ -120,12 +120,11 @@ def _fitted(settings: TuneSettings, session: Session, trials: "Trials", prompts:
             numbers = fit_numbers(session.with_settings(plain).open_engine, jobs, seconds)
         except torch.OutOfMemoryError:
             remark(f"--{FITTED}: fitting it does not fit into memory, so it stays as it is")
-            return {}
+            return
         if numbers is not None:
             values = chain(*vars(numbers).values())
             trials.fitted = {FITTED: "/".join(f"{number:g}" for number in values)}
             trials.keep(**trials.fitted)
-    return trials.fitted
 
 
 def with_fitted(method: MethodSettings, fitted: Fitted) -> MethodSettings:
