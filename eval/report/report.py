@@ -78,8 +78,6 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
     """Return the page: tables, plots, remarks, the images of `keys` by all runs, settings."""
     speed, images, sources = findings.tables
     settings, shared = settings_table(findings.runs)
-    seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in findings.rows)
-    taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in findings.rows)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -92,10 +90,7 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
         summaries=[summary(row) for row in findings.rows],
         speed=speed,
         paper_note=PAPER_NOTE if any(row.paper for row in findings.rows) else "",
-        plots=[
-            speed_plot(findings.rows, f"Seconds per image: {seconds}"),
-            tau_plot(findings.runs, f"Tokens per round (tau), over all images: {taus}"),
-        ],
+        plots=[speed_plot(findings.rows), tau_plot(findings)],
         images=images,
         remarks=findings.remarks,
         examples=[_example(findings, key, maps) for key in keys],
@@ -155,11 +150,8 @@ def summary(row: SpeedRow) -> Summary:
     return Summary(row.run, fast, count, "good" if row.identical == row.common else "bad")
 
 
-def speed_plot(rows: Sequence[SpeedRow], caption: str) -> Markup:
-    """Return seconds per image as bars, with the speed-up where there is a baseline.
-
-    caption: the figures in words, for who cannot see them.
-    """
+def speed_plot(rows: Sequence[SpeedRow]) -> Markup:
+    """Return seconds per image as bars, with the speed-up where there is a baseline."""
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "speed"}):
         figure, axes = _axes(len(rows))
         axes.barh([row.run for row in rows], [row.seconds for row in rows], color=_BAR)
@@ -169,18 +161,22 @@ def speed_plot(rows: Sequence[SpeedRow], caption: str) -> Markup:
             text = f"{row.seconds:.3g} s{ratio}"
             axes.annotate(text, end, gap, textcoords="offset points", va="center", fontsize=9)
         axes.set(xlabel="seconds per image", xlim=(0, 1.75 * max(row.seconds for row in rows)))
-        return _svg(figure, caption)
+        seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in rows)
+        return _svg(figure, f"Seconds per image: {seconds}")
 
 
-def tau_plot(runs: Sequence[Run], caption: str) -> Markup:
+def tau_plot(findings: Findings) -> Markup:
     """Return the tokens per round of the images: median, quartiles and range by run."""
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "tau"}):
-        figure, axes = _axes(len(runs))
-        taus = [[record["tau"] for record in run.records.values()] for run in runs]
-        axes.boxplot(taus, orientation="horizontal", whis=(0, 100), widths=0.6)
-        axes.set_yticks(range(1, len(runs) + 1), [run.name for run in runs])
+        figure, axes = _axes(len(findings.runs))
+        figures = [[record["tau"] for record in run.records.values()] for run in findings.runs]
+        names = [run.name for run in findings.runs]
+        axes.boxplot(
+            figures, tick_labels=names, orientation="horizontal", whis=(0, 100), widths=0.6
+        )
         axes.set(xlabel="tau: tokens per round, by image")
-        return _svg(figure, caption)
+        taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in findings.rows)
+        return _svg(figure, f"Tokens per round (tau), over all images: {taus}")
 
 
 def _axes(rows: int) -> tuple[Figure, Axes]:
