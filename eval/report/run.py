@@ -226,18 +226,15 @@ def accepted_by_position(rounds: Iterable[Line], tokens: int, columns: int) -> n
 
     ValueError if the rounds do not decide every position but the first.
     """
-    accepted = np.full(tokens, np.nan)
-    position = 1  # the prefill decides position 0
+    accepted = [np.nan]  # the prefill decides position 0
     for entry in sorted(rounds, key=lambda entry: entry["round"]):
-        end = position + entry["accepted"] + 1
-        fits = entry["position"] == position and len(entry["top1"]) == end - position
-        if not fits or end > tokens:
+        position, decided = len(accepted), entry["accepted"] + 1
+        if entry["position"] != position or len(entry["top1"]) != decided:
             raise ValueError(f"round {entry['round']} does not continue at position {position}")
-        accepted[position:end] = entry["accepted"]
-        position = end
-    if position != tokens:
-        raise ValueError(f"found rounds up to position {position} of {tokens}")
-    return accepted.reshape(-1, columns)
+        accepted += [entry["accepted"]] * decided
+    if len(accepted) != tokens:
+        raise ValueError(f"found rounds up to position {len(accepted)} of {tokens}")
+    return np.reshape(accepted, (-1, columns))
 
 
 def read_maps(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
