@@ -23,9 +23,7 @@ class Gaussian:
     def of(cls, features: np.ndarray) -> "Gaussian":
         """Fit rows (images, features), of which there must be at least two."""
         rows = features.astype(np.float64)
-        width = rows.shape[1]
-        # of a single feature, numpy's covariance is a number
-        return cls(rows.mean(axis=0), np.cov(rows, rowvar=False).reshape(width, width))
+        return cls(rows.mean(axis=0), np.cov(rows, rowvar=False))
 
     @cached_property
     def root(self) -> np.ndarray:
