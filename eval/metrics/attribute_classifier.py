@@ -185,15 +185,11 @@ class AttributeClassifier(nn.Module):
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray | Tensor, batch_size: int = 64) -> list[Attributes]:
-        """Return the attributes of each of uint8 (images, 128, 128, 3); ValueError for others."""
-        batches = torch.as_tensor(images)
-        if batches.dtype != torch.uint8 or batches.shape[1:] != (128, 128, 3):
-            got = f"{batches.dtype} {tuple(batches.shape)}"
-            raise ValueError(f"images: expected uint8 (images, 128, 128, 3), got {got}")
+        """Return the attributes of each of uint8 (images, 128, 128, 3)."""
         device = self.background.weight.device
         return [
             attributes
-            for batch in batches.split(batch_size)
+            for batch in torch.as_tensor(images).split(batch_size)
             for attributes in self.named(self(to_pixels(batch.to(device))))
         ]
 
