@@ -18,7 +18,6 @@ class Metric:
         store: FeatureStore,
         settings: EvaluateSettings,
     ):
-        """Raises Unavailable if the settings name a file that does not fit."""
         self.name, self.network, self.store, self.settings = name, network, store, settings
         self.label, self.resize = "none", "none"
         if network is not None:

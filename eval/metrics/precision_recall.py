@@ -14,11 +14,11 @@ _BLOCK = 1024  # rows of the distance matrix that are in memory at a time
 _FEW = 1000
 
 
-def radii(points: np.ndarray, k: int = K) -> np.ndarray:
-    """Return the distance (points,) of each point (points, features) to its k-th nearest other."""
+def radii(points: np.ndarray) -> np.ndarray:
+    """Return the distance (points,) of each point (points, features) to its K-th nearest other."""
     nearest = [
-        # k + 1, since a point is nearest to itself
-        block.topk(k + 1, dim=1, largest=False).values[:, k]
+        # K + 1, since a point is nearest to itself
+        block.topk(K + 1, dim=1, largest=False).values[:, K]
         for block in _distances(points, points)
     ]
     return torch.cat(nearest).numpy()

@@ -43,14 +43,14 @@ def build_metric(
 ) -> Metric:
     """Return a metric with its network, which metrics built one after the other share."""
     figure, network, flag = METRICS[name]
-    if network is None:
-        return figure(name, None, store, settings)
     models = {  # open_clip's model, and whether images are padded in place of cropped
         "clip_path": (settings.clip_model,),
         "hpsv2_path": (HPS_MODEL, True),
         "hpsv21_path": (HPS_MODEL, True),
     }
-    loaded = _network(network, flag, getattr(settings, flag), device, *models.get(flag, ()))
+    loaded = None
+    if network is not None:
+        loaded = _network(network, flag, getattr(settings, flag), device, *models.get(flag, ()))
     return figure(name, loaded, store, settings)
 
 

@@ -38,7 +38,17 @@ def find_weights(flag: str, path: str) -> Path:
         return Path(path)
     if "/" not in path or path.startswith(("/", ".", "~")) or Path(path.split("/")[0]).exists():
         raise Unavailable(f"--{flag} {path}: no such file or folder; {SOURCES[flag]}")
-    return _from_hub(flag, path)
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    owner, name, *rest = path.split("/")
+    files = ["/".join(rest)] if rest else _OPEN_CLIP_FILES
+    try:
+        paths = [Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", file)) for file in files]
+    except (HfHubHTTPError, HFValidationError, OSError) as error:  # offline, or not there
+        why = f"not here, and the hub did not deliver it: {error}"
+        raise Unavailable(f"--{flag} {path}: {why}") from error
+    return paths[0] if rest else paths[0].parent
 
 
 def read_state(file: Path) -> dict[str, Tensor]:
@@ -62,20 +72,6 @@ def fitting(flag: str, file: Path, fault: str) -> Iterator[None]:
     except _FAULTS as error:
         why = f"{fault}: {damage(file, error)}; {SOURCES[flag]}"
         raise Unavailable(f"--{flag} {file}: {why}") from error
-
-
-def _from_hub(flag: str, path: str) -> Path:
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    owner, name, *rest = path.split("/")
-    files = ["/".join(rest)] if rest else _OPEN_CLIP_FILES
-    try:
-        paths = [Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", file)) for file in files]
-    except (HfHubHTTPError, HFValidationError, OSError) as error:  # offline, or not there
-        why = f"not here, and the hub did not deliver it: {error}"
-        raise Unavailable(f"--{flag} {path}: {why}") from error
-    return paths[0] if rest else paths[0].parent
 
 
 def weights_label(file: Path) -> str:
