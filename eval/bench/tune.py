@@ -274,10 +274,12 @@ def measurer(session: Session, fitted: Fitted, progress: Progress) -> Measure:
 
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
-    """Return a turn's jobs, one or a batch; after the last prompt the first has another image."""
-    items, batch = prompt_items(settings), settings.batch_size
-    rounds = (divmod(number, len(items)) for number in range(turn * batch, (turn + 1) * batch))
-    chosen = [replace(items[prompt], sample=sample) for sample, prompt in rounds]
+    """Return a turn's jobs, one or a batch; after the last image the first prompt has new ones."""
+    items, batch, each = prompt_items(settings), settings.batch_size, settings.samples_per_prompt
+    chosen = []
+    for count in range(turn * batch, (turn + 1) * batch):
+        cycle, place = divmod(count, len(items))
+        chosen.append(replace(items[place], sample=items[place].sample + cycle * each))
     return image_jobs(chosen, settings.seed)
 
 

@@ -13,6 +13,7 @@ import main
 from adt_tree import Pipeline
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
+from configs.schema import RunSettings
 from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
@@ -126,6 +127,13 @@ def test_plain_decoding_wins_unless_a_method_is_faster_for_certain(rows, best, w
     listed = [row(name, *speedups) for name, speedups in figures]
     assert fastest(listed) is listed[best]
     assert words in verdict(listed, listed[best])
+
+
+@pytest.mark.parametrize("flags", [{"num_images": 2}, {"batch_size": 3}])
+def test_no_turn_repeats_an_image(flags) -> None:
+    settings = RunSettings(prompt="a red cat", **flags)
+    jobs = [job for turn in range(5) for job in module.jobs_of_turn(settings, turn)]
+    assert len({job.seed for job in jobs}) == len({job.id for job in jobs}) == len(jobs)
 
 
 @pytest.fixture
