@@ -211,9 +211,8 @@ class Contest:
                 alive = self._take_turn(alive, end)
                 if not alive or 2 * self._now() - started > share:  # the next turn would be late
                     break
-            keep = math.ceil(len(alive) / 2) if left > 1 else len(alive)
             alive.sort(key=lambda method: self._speedup(method).value, reverse=True)
-            alive = alive[:keep]
+            alive = alive[: math.ceil(len(alive) / 2)]
             if not alive or self._now() >= end:
                 break
         return alive
