@@ -95,9 +95,8 @@ def _method(chosen: str, names: Sequence[str]) -> gr.Dropdown:
 
 def fast_methods(drafted: bool) -> list[str]:
     """Return the methods to choose from. drafted: whether those with a drafter's weights are."""
-    ordered = dict.fromkeys([*(name for name in WORDS if name in METHODS), *METHODS])
-    fitting = [name for name in ordered if drafted or not METHODS[name].drafted]
-    return [name for name in fitting if METHODS[name].speculative]
+    ordered = {name: METHODS[name] for name in (*WORDS, *METHODS)}
+    return [n for n, m in ordered.items() if m.speculative and (drafted or not m.drafted)]
 
 
 def _settings(painter: Painter) -> list[Component]:

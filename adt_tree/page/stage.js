@@ -6,7 +6,6 @@ const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 2
 const MOST = 8;  // accepted tokens of the ramp's end
 
 const colour = name => getComputedStyle(stage).getPropertyValue(name).trim();
-const number = (value, digits) => value == null ? '–' : value.toFixed(digits);
 
 function ramp(share) {
   const at = Math.min(share, 1) * (RAMP.length - 1), low = Math.min(Math.floor(at), RAMP.length - 2);
@@ -166,8 +165,8 @@ function show() {
     const own = value.panels[i];
     const set = (name, text) => { panel.querySelector(name).textContent = text; };
     set('.name', own.words);
-    set('.forwards', own.forwards ?? '–'); set('.length', number(own.per_pass, 2));
-    set('.seconds', number(own.seconds, 2));
+    set('.forwards', own.forwards ?? '–'); set('.length', own.per_pass?.toFixed(2) ?? '–');
+    set('.seconds', own.seconds?.toFixed(2) ?? '–');
     panel.querySelector('.image').setAttribute('aria-label', describe(own, value));
     panel.querySelector('.bar i').style.width = `${100 * own.decided / (value.rows * value.columns)}%`;
     panel.dataset.decided = own.decided;
