@@ -281,10 +281,7 @@ class Pipeline:
     def _compared(
         self, entries: Sequence[str], settings: EngineSettings
     ) -> tuple[EngineSettings, tuple[MethodSettings, ...]]:
-        """Return plain decoding and the methods listed, and settings that load their drafter.
-
-        entries: as of `benchmark --methods`; the pipeline's own method has its own settings.
-        """
+        """Return plain decoding and the methods listed, and settings that load their drafter."""
         if isinstance(entries, str) or not entries or not all(isinstance(e, str) for e in entries):
             refuse("methods", entries, 'a list of names, such as ["ar", "adt"]')
         for name, value in run_values_of(entries).items():  # of recipes, for the whole run

@@ -59,9 +59,7 @@ class Bench:
     def rows(
         self, methods: Sequence[MethodSettings], repeats: int, warmup: int, progress: Progress
     ) -> list[Row]:
-        """Measure methods several times, in alternating order; returns a row per method.
-
-        Where images are decoded one by one, the methods take turns image by image.
+        """Measure methods, as above; returns a row per method.
 
         methods: BASELINE among them. warmup: images per method decoded first and not counted.
         """
