@@ -138,5 +138,5 @@ def test_a_speed_up_above_tau_is_marked_also_in_rows_that_say_nothing() -> None:
     ],
 )
 def test_images_that_need_not_be_the_same_say_why(changes, shown) -> None:
-    row = table([ROW | {"identical": 1} | changes], 2).splitlines()[2]
+    row = table([ROW | {"identical": 1, "speedup": 1.5} | changes], 2).splitlines()[2]
     assert row.split(" | ")[-1] == shown
