@@ -85,12 +85,6 @@ class Attributes:
         return cls.of(ground[1] or ground[4], ground[2] or ground[3], frozenset(pairs))
 
 
-def compare(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, float]:
-    """Return the shares in [0, 1] of what was said that is seen, over all images; see `hits`."""
-    totals = {name: counts.sum(axis=0) for name, counts in hits(seen, said).items()}
-    return {name: float(hit / most) for name, (hit, most) in totals.items()}
-
-
 def hits(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, np.ndarray]:
     """Return per image how much of what was said is seen, and how much was said.
 
@@ -211,8 +205,13 @@ class AttributeClassifier(nn.Module):
 def prompt_accuracy(
     images: np.ndarray | Tensor, records: Sequence[Mapping], classifier: AttributeClassifier
 ) -> dict[str, float]:
-    """Return how well uint8 (images, 128, 128, 3) show what caption records say; see `compare`."""
-    return compare(classifier.predict(images), list(map(Attributes.from_record, records)))
+    """Return the shares in [0, 1] of what records say that uint8 (images, 128, 128, 3) show.
+
+    By aspect, over all images; see `hits`.
+    """
+    said = list(map(Attributes.from_record, records))
+    counts = hits(classifier.predict(images), said)  # (images, 2) by aspect
+    return {name: float(np.divide(*pairs.sum(axis=0))) for name, pairs in counts.items()}
 
 
 def summary(features: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from configs.schema import CLASSIFIER
 from eval.metrics.attribute_classifier import (
     AttributeClassifier,
     Attributes,
-    compare,
     prompt_accuracy,
     to_pixels,
 )
@@ -44,7 +43,8 @@ def scenes():
 def test_scores_by_hand():
     first = _record("plain", "blue", "blue ring", "red star")
     second = _record("cloudy", "green", "red heart", "white heart")
-    assert compare(_attributes(first, second), _attributes(*SAID)) == {
+    seen = SimpleNamespace(predict=lambda images: images)
+    assert prompt_accuracy(_attributes(first, second), SAID, seen) == {
         "background_kind": 1.0,
         "background_colour": 0.5,
         "background": 0.5,
