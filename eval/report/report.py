@@ -40,13 +40,7 @@ _STYLE = {
     "boxplot.medianprops.color": _MEDIAN,
 }
 Maps = Mapping[str, Mapping[str, np.ndarray]]  # run, image id -> accepted lengths (rows, columns)
-
-
-class Picture(NamedTuple):
-    """A picture as a data URI, with the text below it."""
-
-    source: str
-    caption: str
+Picture = tuple[str, str]  # a data URI, and the text below it
 
 
 class Summary(NamedTuple):
@@ -119,17 +113,17 @@ def _pictures(
     with Image.open(run.path(record)) as image:
         image.load()
     caption = f"{run.name}: {record['seconds']:.3g} s, tau {record['tau']:.2f}"
-    pictures = [Picture(thumbnail(image), caption)]
+    pictures = [(thumbnail(image), caption)]
     other = None if baseline is run or run.same_tokens else baseline
     if other is not None and key in other.by_image:
         with Image.open(other.path(other.by_image[key])) as plain:
             apart = difference(image, plain)
         if apart is not None:
             caption = f"difference to {other.name}: {apart[1]:.1f} of 255 on average"
-            pictures.append(Picture(apart[0], caption))
+            pictures.append((apart[0], caption))
     if record["id"] in maps:
         caption = f"{run.name}: accepted draft tokens"
-        pictures.append(Picture(acceptance_map(maps[record["id"]]), caption))
+        pictures.append((acceptance_map(maps[record["id"]]), caption))
     return pictures
 
 
