@@ -27,7 +27,7 @@ from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
-from eval.bench.benchmark import Bench, refuse_wrong
+from eval.bench.benchmark import Bench, Row, refuse_wrong
 from eval.bench.speedup import LEAST_VALUES, speedup
 from eval.bench.table import heading, method_words, remarks, speedup_words
 from eval.metrics.intervals import Estimate
@@ -51,7 +51,6 @@ _FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "
 
 FITTED = "recall_numbers"  # the flag of what is fitted to a model
 
-Row = dict[str, Any]
 Fitted = dict[str, str]  # numbers as the flag takes them
 Prompts = Callable[[int], list[Job]]  # the jobs of each turn
 Measure = Callable[[MethodSettings, list[Job]], Measurement]
