@@ -74,12 +74,12 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
                     elem_id="stage",
                 )
         wishes = [prompt, method, *settings]
-        for listen in (generate.click, prompt.submit):
-            # not queued, so that a visitor who has to wait sees it at once
-            waits = listen(started, stage, stage, queue=False, **_QUIET)
-            # also while the visitor's stopped run is still in the queue
-            several = {"trigger_mode": "multiple", "concurrency_limit": 1, "js": _LATEST}
-            waits.then(partial(draw, painter, stops), [stage, *wishes], stage, **several, **_QUIET)
+        # not queued, so that a visitor who has to wait sees it at once
+        asked = [generate.click, prompt.submit]
+        waits = gr.on(asked, started, stage, stage, queue=False, **_QUIET)
+        # also while the visitor's stopped run is still in the queue
+        several = {"trigger_mode": "multiple", "js": _LATEST}
+        waits.then(partial(draw, painter, stops), [stage, *wishes], stage, **several, **_QUIET)
         stop.click(partial(stop_run, stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
         page.load(linked(wishes), None, wishes, queue=False, **_QUIET)
     # one at a time: two images at once would slow each other, and the race shows who is faster

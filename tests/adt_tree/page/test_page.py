@@ -150,6 +150,14 @@ def test_a_run_that_was_stopped_draws_no_further(painter):
     assert stop_run(stops, finished) == gr.skip()
 
 
+def test_one_image_is_drawn_at_a_time_however_it_was_asked_for(painter):
+    page = build_page(painter, drafted=True, visitors=4)
+    (drawn,) = [f for f in page.fns.values() if getattr(f.fn, "func", None) is draw]
+    assert drawn.concurrency_limit == "default" and page._queue.default_concurrency_limit == 1
+    (begun,) = [f for f in page.fns.values() if f.fn is started]
+    assert [event for _, event in begun.targets] == ["click", "submit"]
+
+
 def test_an_empty_prompt_is_asked_for(painter):
     shown = started(json.dumps(example()))
     asked = [getattr(wish(prompt="  "), field.name) for field in fields(Wish)]
