@@ -238,6 +238,8 @@ class Contest:
             try:
                 self.trials.add(method, turn, jobs, lambda m=method: self.measure(m, jobs))
             except torch.OutOfMemoryError:
+                if method == BASELINE:
+                    raise
                 name = method_words(settings_dict(method))
                 remark(f"{name}: does not fit into memory, so not tried")
                 fit.remove(method)

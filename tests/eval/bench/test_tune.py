@@ -96,15 +96,19 @@ def test_an_interrupted_contest_measures_nothing_twice(tmp_path) -> None:
 def test_a_method_that_does_not_fit_into_memory_is_left_out(tmp_path, capsys) -> None:
     machine = Machine(times())
 
-    def measure(method, jobs):
-        if method == METHODS[5]:
-            raise torch.OutOfMemoryError
-        return machine.measure(method, jobs)
+    def contest(large: MethodSettings) -> Contest:
+        def measure(method, jobs):
+            if method == large:
+                raise torch.OutOfMemoryError
+            return machine.measure(method, jobs)
+
+        return replace(machine.contest(tmp_path / large.method), measure=measure)
 
     remark.cache_clear()
-    contest = replace(machine.contest(tmp_path / "trials"), measure=measure)
-    assert contest.run(METHODS)[0] == METHODS[0]
+    assert contest(METHODS[5]).run(METHODS)[0] == METHODS[0]
     assert "jacobi, window=6: does not fit into memory" in capsys.readouterr().err
+    with pytest.raises(torch.OutOfMemoryError):
+        contest(BASELINE).run(METHODS)
 
 
 def row(method: str, speedup: float, low: float | None, high: float | None) -> dict:
