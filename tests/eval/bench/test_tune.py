@@ -234,7 +234,7 @@ def test_what_another_command_fitted_is_taken_over(tmp_path) -> None:
     path, recall = tmp_path / "trials", MethodSettings("recall")
     machine = Machine({recall: 1.0})
     jobs = [Job("0", "a cat", 0)]
-    Trials(path, "key").add(recall, 0, jobs, lambda: machine.measure(recall, jobs))
+    Trials(path, "key").add(recall, 0, jobs, machine.measure)
     again = Trials(path, "key")
     assert again.fitted == {} and again.earlier.keys() == {(again.name(recall), 0)}
     again.keep(recall_numbers="0/1/0/1/0/1")
