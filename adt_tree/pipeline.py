@@ -311,5 +311,6 @@ def _stream(steps: Iterator[DrawnStep], seen: list[StreamStep]) -> Iterator[Stre
     for step in steps:
         shown = seen.pop()
         for drawn in step.finished:  # its picture is there, and a painter may have taken long
-            vars(shown)["image"] = Image.fromarray(drawn.pixels)
+            picture = Image.fromarray(drawn.pixels)
+            shown = replace(shown, paint=lambda _, picture=picture: picture)
         yield shown
