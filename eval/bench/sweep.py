@@ -73,10 +73,13 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress
     for number, (cell, method, key, depends) in enumerate(cells, 1):
         if key not in measured:
             progress.note(f"cell {number}/{len(settings.methods)}: {cell}")
+            times = settings.repeats, settings.warmup
+            plain, drafted = bench.rows((BASELINE, method), *times, progress)
             measured[key] = {
                 "id": key,
                 "cell": cell,
-                **_measured(settings, bench, method, progress),
+                **drafted,
+                "ar": plain,
                 "conditions": depends,
                 "versions": versions(),
                 "revision": revision(),
@@ -87,15 +90,6 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress
         # the file's rows may have the cell by another spelling
         rows.append(measured[key] | {"cell": cell})
     return rows
-
-
-def _measured(
-    settings: BenchmarkSettings, bench: Bench, method: MethodSettings, progress: Progress
-) -> Row:
-    """Return a cell's figures: all that `benchmark` measures, with those of `ar`."""
-    times = settings.repeats, settings.warmup
-    plain, drafted = bench.rows((BASELINE, method), *times, progress)
-    return drafted | {"ar": plain}
 
 
 def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:

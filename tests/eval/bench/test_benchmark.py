@@ -14,7 +14,7 @@ from PIL import Image
 
 import main
 from decoding.engine import Engine
-from eval.bench import sweep as module
+from eval.bench.benchmark import Bench
 from support.json_files import read_lines
 
 METHODS = "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt"
@@ -113,16 +113,16 @@ def rows(folder: Path) -> list[dict]:
 
 
 def test_an_interrupted_sweep_measures_no_cell_twice(sweep, tmp_path, monkeypatch, capsys) -> None:
-    measured, seen = module._measured, []
+    measured, seen = Bench.rows, []
     limit = 2
 
-    def counted(settings, bench, method, progress):
+    def counted(bench, methods, *given):
         if len(seen) == limit:
             raise KeyboardInterrupt
-        seen.append(method)
-        return measured(settings, bench, method, progress)
+        seen.append(methods[1])
+        return measured(bench, methods, *given)
 
-    monkeypatch.setattr(module, "_measured", counted)
+    monkeypatch.setattr(Bench, "rows", counted)
     assert sweep() == 130
     assert "the same command continues where it stopped" in capsys.readouterr().err
     before, path = rows(tmp_path), tmp_path / "out" / "sweep.jsonl"
