@@ -13,7 +13,8 @@ import gradio as gr
 import torch
 from gradio.components import Component
 
-from adt_tree.page.stage import HERE, WORDS, Painter, Wish, example, stage_html, words
+from adt_tree.page.stage import HERE, WORDS, Wish, example, stage_html, stages, words
+from adt_tree.pipeline import Pipeline
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 
@@ -45,7 +46,7 @@ verifies them in one forward pass. With the same seed, both generate the same to
 """
 
 
-def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
+def build_page(pipe: Pipeline, drafted: bool, visitors: int) -> gr.Blocks:
     """Return the page. drafted: offers methods with a drafter; visitors: how many may wait."""
     # The latest runs that visitors have stopped. gradio's own `cancels` fails on the page between a
     # click on Generate and the server's answer: Stop would do nothing then.
@@ -56,14 +57,14 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
             with gr.Column(scale=2, min_width=280, elem_id="controls"):
                 # of one line, so that Enter generates; it grows with its text
                 prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=1, max_lines=5)
-                method = _method(painter.pipe.method, fast_methods(drafted))
+                method = _method(pipe.method, fast_methods(drafted))
                 with gr.Row(elem_id="buttons"):
                     generate = gr.Button(
                         "Generate", variant="primary", min_width=100, elem_id="generate"
                     )
                     stop = gr.Button("Stop", min_width=100, elem_id="stop")
                 with gr.Accordion("Settings", open=False):
-                    settings = _settings(painter)
+                    settings = _settings(pipe)
                 gr.Examples([[text] for text in EXAMPLES], [prompt], label="Example prompts")
             with gr.Column(scale=5, min_width=340, elem_id="result"):
                 stage = gr.HTML(
@@ -79,7 +80,7 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
         waits = gr.on(asked, started, stage, stage, queue=False, **_QUIET)
         # also while the visitor's stopped run is still in the queue
         several = {"trigger_mode": "multiple", "js": _LATEST}
-        waits.then(partial(draw, painter, stops), [stage, *wishes], stage, **several, **_QUIET)
+        waits.then(partial(draw, pipe, stops), [stage, *wishes], stage, **several, **_QUIET)
         stop.click(partial(stop_run, stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
         page.load(linked(wishes), None, wishes, queue=False, **_QUIET)
     # one at a time: two images at once would slow each other, and the race shows who is faster
@@ -99,9 +100,9 @@ def fast_methods(drafted: bool) -> list[str]:
     return [n for n, m in ordered.items() if m.speculative and (drafted or not m.drafted)]
 
 
-def _settings(painter: Painter) -> list[Component]:
+def _settings(pipe: Pipeline) -> list[Component]:
     """Return the controls of seed, sampling, draft tokens and pace, in the order of `Wish`."""
-    usual = painter.pipe.settings.sampling
+    usual = pipe.settings.sampling
     low, high = min(1, usual.cfg), max(10, usual.cfg)
     return [
         gr.Number(example()["seed"], label="Seed", precision=0, minimum=0),
@@ -127,7 +128,7 @@ def stop_run(stops: deque[str], value: str) -> object:
     return json.dumps(shown | {"state": "stopped"})
 
 
-def draw(painter: Painter, stops: deque[str], before: str, *values: object) -> Iterator[str]:
+def draw(pipe: Pipeline, stops: deque[str], before: str, *values: object) -> Iterator[str]:
     """Draw what a visitor asks for, on a stage that shows `before`."""
     shown, wish = json.loads(before), Wish(*values)
     run = shown["run"]
@@ -135,7 +136,7 @@ def draw(painter: Painter, stops: deque[str], before: str, *values: object) -> I
         if not wish.prompt.strip():
             raise SettingsError("Enter a prompt first.")
         # one value in any case: gradio empties the stage of a run without any
-        for value in chain([shown], painter.draw(wish)):
+        for value in chain([shown], stages(pipe, wish)):
             shown = value | {"run": run}
             if run in stops:
                 yield json.dumps(shown | {"state": "stopped"})

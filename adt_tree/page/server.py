@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
-from adt_tree.page.stage import HERE, Painter
+from adt_tree.page.stage import HERE
 from adt_tree.pipeline import Pipeline
 from configs.fields import mismatch
 from configs.tools import PageSettings
@@ -52,7 +52,7 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     from adt_tree.page.api import ImageApi
     from adt_tree.page.app import THEME, build_page, fast_methods
 
-    page = build_page(Painter(pipe), settings.drafted, settings.visitors)
+    page = build_page(pipe, settings.drafted, settings.visitors)
     api = ImageApi(pipe, ("ar", *fast_methods(settings.drafted)), settings.visitors)
     try:
         _, url, _ = page.launch(

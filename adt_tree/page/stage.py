@@ -185,49 +185,46 @@ def race(streams: Sequence[Iterator[StreamStep]]) -> Iterator[tuple[int, StreamS
             yield number, step
 
 
-class Painter:
-    """Draws what a visitor asks for: plain decoding and a fast method, round by round in turn."""
+def stages(pipe: Pipeline, wish: Wish, pause: float = SLOW) -> Iterator[Value]:
+    """Draw what a visitor asks for; yields the stage until both images are finished.
 
-    def __init__(self, pipe: Pipeline, pause: float = SLOW):
-        """pause: seconds after every round of a wish to see them."""
-        self.pipe, self._pause = pipe, pause
+    pause: seconds after every round of a wish to see them.
+    """
+    names = ("seed", "temperature", "guidance_scale", "top_k")
+    options = {name: getattr(wish, name) for name in names}
+    plain = Pipeline.from_pipe(pipe, method="ar").stream(wish.prompt, **options)
+    grid, own = pipe.weights.target.grid, _fast(pipe, wish)
+    panels = [Panel(name, grid.columns, grid.first) for name in ("ar", wish.method)]
+    fast = own.stream(wish.prompt, **options)
+    latest = 0.0  # when a round was shown
+    for number, step in race([plain, fast]):
+        panels[number].take(step)
+        if wish.slow:
+            time.sleep(pause)
+        now = time.perf_counter()
+        if wish.slow or step.finished or now - latest >= INTERVAL:
+            latest = now
+            value = {
+                "state": "drawing",
+                "rows": grid.rows,
+                "columns": grid.columns,
+                "panels": [panel.value() for panel in panels],
+                "prompt": wish.prompt,
+                "link": wish.link,
+            }
+            yield value
+    # slowly shown rounds pause in between, so times say nothing of the methods
+    equal = own.settings.method.same_tokens(wish.temperature)
+    ended = verdict(panels[0].step, panels[1].step, equal, not wish.slow)
+    yield value | {"state": "done", "verdict": ended}
 
-    def draw(self, wish: Wish) -> Iterator[Value]:
-        """Yield the stage's values until both images are finished."""
-        options = {name: getattr(wish, name) for name in ("temperature", "guidance_scale", "top_k")}
-        seed = {"seed": wish.seed}
-        plain = Pipeline.from_pipe(self.pipe, method="ar").stream(wish.prompt, **seed, **options)
-        grid, pipe = self.pipe.weights.target.grid, self._fast(wish)
-        panels = [Panel(name, grid.columns, grid.first) for name in ("ar", wish.method)]
-        fast = pipe.stream(wish.prompt, **seed, **options)
-        latest = 0.0  # when a round was shown
-        for number, step in race([plain, fast]):
-            panels[number].take(step)
-            if wish.slow:
-                time.sleep(self._pause)
-            now = time.perf_counter()
-            if wish.slow or step.finished or now - latest >= INTERVAL:
-                latest = now
-                value = {
-                    "state": "drawing",
-                    "rows": grid.rows,
-                    "columns": grid.columns,
-                    "panels": [panel.value() for panel in panels],
-                    "prompt": wish.prompt,
-                    "link": wish.link,
-                }
-                yield value
-        # slowly shown rounds pause in between, so times say nothing of the methods
-        equal = pipe.settings.method.same_tokens(wish.temperature)
-        ended = verdict(panels[0].step, panels[1].step, equal, not wish.slow)
-        yield value | {"state": "done", "verdict": ended}
 
-    def _fast(self, wish: Wish) -> Pipeline:
-        settings: dict[str, Any] = {"method": wish.method}
-        if wish.tokens:
-            limits = [n for n in ("nodes", "window") if n in METHODS[wish.method].defaults]
-            if not limits:
-                expected = f"0 with {wish.method}, which has a fixed tree"
-                raise mismatch("draft tokens", str(wish.tokens), expected)
-            settings[limits[0]] = wish.tokens
-        return Pipeline.from_pipe(self.pipe, **settings)
+def _fast(pipe: Pipeline, wish: Wish) -> Pipeline:
+    settings: dict[str, Any] = {"method": wish.method}
+    if wish.tokens:
+        limits = [n for n in ("nodes", "window") if n in METHODS[wish.method].defaults]
+        if not limits:
+            expected = f"0 with {wish.method}, which has a fixed tree"
+            raise mismatch("draft tokens", str(wish.tokens), expected)
+        settings[limits[0]] = wish.tokens
+    return Pipeline.from_pipe(pipe, **settings)

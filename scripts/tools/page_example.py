@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from adt_tree import Pipeline
-from adt_tree.page.stage import HERE, Painter, Wish
+from adt_tree.page.stage import HERE, Wish, stages
 from support.script import run_script
 
 
@@ -26,7 +26,7 @@ def page_example(*, prompt: str, seed: int = 0, method: str = "adt", folder: str
     settings = (usual.temperature, usual.cfg, usual.top_k)
     # slow, so that the verdict has no seconds: they would be those of this machine
     wish = Wish(prompt, method, seed, *settings, tokens=0, slow=True)
-    *_, value = Painter(pipe, pause=0.0).draw(wish)
+    *_, value = stages(pipe, wish, pause=0.0)
     images = {panel.pop("image") for panel in value["panels"]}
     if not value["verdict"]["same"] or len(images) > 1:
         raise ValueError(f"expected the same image from {method} and plain decoding")

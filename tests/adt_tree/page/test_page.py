@@ -19,7 +19,7 @@ import main
 from adt_tree import Pipeline
 from adt_tree.page.app import build_page, draw, fast_methods, linked, started, stop_run
 from adt_tree.page.server import NO_PROXY
-from adt_tree.page.stage import HERE, WORDS, Painter, Wish, example, verdict, words
+from adt_tree.page.stage import HERE, WORDS, Wish, example, stages, verdict, words
 from adt_tree.weights import completed
 from configs.fields import SettingsError
 from configs.method_table import METHODS
@@ -30,9 +30,9 @@ from support.json_files import read_object
 
 
 @pytest.fixture(scope="module")
-def painter(checkpoint: Path) -> Painter:
+def pipe(checkpoint: Path) -> Pipeline:
     options = {"torch_dtype": "fp64", "device": "cpu", "progress_bar": False}
-    return Painter(Pipeline.from_pretrained(checkpoint, method="adt", **options))
+    return Pipeline.from_pretrained(checkpoint, method="adt", **options)
 
 
 def wish(**own) -> Wish:
@@ -40,12 +40,12 @@ def wish(**own) -> Wish:
     return Wish(**usual | {"guidance_scale": 2.0, "top_k": 0, "tokens": 0, "slow": False} | own)
 
 
-def test_a_drawing_ends_with_the_same_image_twice(painter):
-    values = [json.loads(json.dumps(value)) for value in painter.draw(wish())]
+def test_a_drawing_ends_with_the_same_image_twice(pipe):
+    values = [json.loads(json.dumps(value)) for value in stages(pipe, wish())]
     assert [value["state"] for value in values[:-1]] == ["drawing"] * (len(values) - 1)
     last = values[-1]
     assert last["state"] == "done" and last["verdict"]["same"] is True
-    assert (last["rows"], last["columns"]) == painter.pipe.grid
+    assert (last["rows"], last["columns"]) == pipe.grid
     plain, fast = last["panels"]
     assert (plain["method"], fast["method"]) == ("ar", "adt")
     assert plain["image"] == fast["image"] and plain["image"].startswith("data:image/png")
@@ -60,9 +60,9 @@ def test_a_drawing_ends_with_the_same_image_twice(painter):
     assert waiting.keys() == {"method", "words", "decided"}  # no figure before the first round
 
 
-def test_every_round_is_shown_if_asked(painter, monkeypatch):
+def test_every_round_is_shown_if_asked(pipe, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    values = list(painter.draw(wish(slow=True)))
+    values = list(stages(pipe, wish(slow=True)))
     fast = [value["panels"][1] for value in values]
     shown = {own["rounds"] for own in fast if own["decided"]}
     assert shown == set(range(1, fast[-1]["rounds"] + 1))
@@ -79,9 +79,9 @@ def test_every_round_is_shown_if_asked(painter, monkeypatch):
         ({"temperature": 1e-5}, "temperature: .*got 1e-05"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(painter, own, message):
+def test_what_cannot_be_drawn_is_refused(pipe, own, message):
     with pytest.raises(SettingsError, match=message):
-        list(painter.draw(wish(**own)))
+        list(stages(pipe, wish(**own)))
 
 
 def test_a_verdict_compares_tokens():
@@ -130,12 +130,12 @@ def test_the_example_is_what_the_included_model_generates(tmp_path):
         assert max(most for _, most in ImageChops.difference(one, other).getextrema()) <= 1
 
 
-def test_a_run_that_was_stopped_draws_no_further(painter):
+def test_a_run_that_was_stopped_draws_no_further(pipe):
     stops = deque[str]()
     shown = json.loads(started(json.dumps(example())))
     assert shown["state"] == "waiting" and len(shown["run"]) == 32
     asked = [getattr(wish(), field.name) for field in fields(Wish)]
-    values = draw(painter, stops, json.dumps(shown), *asked)
+    values = draw(pipe, stops, json.dumps(shown), *asked)
     assert json.loads(next(values)) == shown
     first = json.loads(next(values))
     assert first["state"] == "drawing" and first["run"] == shown["run"]
@@ -144,39 +144,39 @@ def test_a_run_that_was_stopped_draws_no_further(painter):
     (last,) = map(json.loads, values)
     assert last["state"] == "stopped" and last["run"] == shown["run"]
     # also one whose Stop came before it began
-    (only,) = map(json.loads, draw(painter, stops, json.dumps(shown), *asked))
+    (only,) = map(json.loads, draw(pipe, stops, json.dumps(shown), *asked))
     assert only == shown | {"state": "stopped"}
     finished = json.dumps(first | {"state": "done"})
     assert stop_run(stops, finished) == gr.skip()
 
 
-def test_one_image_is_drawn_at_a_time_however_it_was_asked_for(painter):
-    page = build_page(painter, drafted=True, visitors=4)
+def test_one_image_is_drawn_at_a_time_however_it_was_asked_for(pipe):
+    page = build_page(pipe, drafted=True, visitors=4)
     (drawn,) = [f for f in page.fns.values() if getattr(f.fn, "func", None) is draw]
     assert drawn.concurrency_limit == "default" and page._queue.default_concurrency_limit == 1
     (begun,) = [f for f in page.fns.values() if f.fn is started]
     assert [event for _, event in begun.targets] == ["click", "submit"]
 
 
-def test_an_empty_prompt_is_asked_for(painter):
+def test_an_empty_prompt_is_asked_for(pipe):
     shown = started(json.dumps(example()))
     asked = [getattr(wish(prompt="  "), field.name) for field in fields(Wish)]
-    (value,) = map(json.loads, draw(painter, deque(), shown, *asked))
+    (value,) = map(json.loads, draw(pipe, deque(), shown, *asked))
     assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
 
 
-def test_a_lack_of_memory_ends_the_stage(painter, monkeypatch):
-    def fail(wish):
+def test_a_lack_of_memory_ends_the_stage(pipe, monkeypatch):
+    def fail(pipe, wish):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(painter, "draw", fail)
+    monkeypatch.setattr("adt_tree.page.app.stages", fail)
     shown, asked = started(json.dumps(example())), [getattr(wish(), f.name) for f in fields(Wish)]
-    *_, value = map(json.loads, draw(painter, deque(), shown, *asked))
+    *_, value = map(json.loads, draw(pipe, deque(), shown, *asked))
     assert value["state"] == "refused" and "memory" in value["why"]
 
 
-def test_a_link_sets_the_controls_and_what_does_not_fit_stays(painter):
-    page = build_page(painter, drafted=True, visitors=4)
+def test_a_link_sets_the_controls_and_what_does_not_fit_stays(pipe):
+    page = build_page(pipe, drafted=True, visitors=4)
     labelled = {getattr(block, "label", None): block for block in page.blocks.values()}
     names = ["Prompt", "Fast method", "Seed", "Temperature", "Guidance scale", "Top-k, 0 = off"]
     names += ["Draft tokens per forward pass, 0 = default", "Slow: show every round"]

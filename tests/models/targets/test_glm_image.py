@@ -24,7 +24,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 
 import main
 from adt_tree import Pipeline
-from adt_tree.page.stage import Painter, Wish
+from adt_tree.page.stage import Wish, stages
 from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import SamplingSettings
@@ -186,7 +186,7 @@ def test_the_page_shows_the_large_grid(original, monkeypatch) -> None:
         original, method="jacobi", target_size="96x64", dtype="fp64", device="cpu"
     )
     asked = Wish("a cat", "jacobi", 3, 1.0, guidance_scale=1.0, top_k=0, tokens=0, slow=True)
-    values = list(Painter(pipe, pause=0.0).draw(asked))
+    values = list(stages(pipe, asked, pause=0.0))
     panels = [panel for value in values for panel in value["panels"]]
     plain, fast = values[-1]["panels"]
     assert plain["image"] == fast["image"] and plain["decided"] == fast["decided"] == 6
