@@ -54,9 +54,9 @@ class Panel:
 
     def value(self) -> Value:
         """Return what the page draws, as JSON takes it."""
-        step = self.step
+        named, step = {"method": self.method, "words": words(self.method)}, self.step
         if step is None:
-            return {"method": self.method, "words": words(self.method), "decided": 0}
+            return named | {"decided": 0}
         decided = max(step.decided - self.first, 0)  # in the grid that is shown
         # Only after a finished row: every picture runs the image decoder.
         if decided // self.columns > self._painted // self.columns:
@@ -65,9 +65,7 @@ class Panel:
             picture = encoded(step.image, kind, **options)
             self._image, self._painted = f"data:image/{kind};base64,{picture}", decided
         root = step.draft.root - self.first
-        return {
-            "method": self.method,
-            "words": words(self.method),
+        return named | {
             "decided": decided,
             "painted": self._painted,
             "image": self._image,
