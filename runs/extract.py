@@ -33,7 +33,7 @@ from support.durable import make_writable
 from support.json_files import read_lines
 from support.processes import Processes, launched
 from support.progress import ImageCount, plural
-from support.provenance import checkpoint_id, identity
+from support.provenance import checkpoint_id, with_hashes
 
 SCENES = 60_000  # in the tiny model's training split
 _ENLARGED = 2.0  # pictures that would have to be enlarged more are left out
@@ -90,7 +90,7 @@ def _about(
     settings: ExtractionSettings, codec: Codec, prompts: Sequence[PromptItem] | None
 ) -> dict[str, Any]:
     """Return about.json, which is the same for any number of images and processes."""
-    run, kept = settings.run, identity(settings.run)
+    run, kept = settings.run, with_hashes(settings.run.identity())
     if prompts is None:
         kept = {name: kept[name] for name in _PATHS}
         kept["data_dir"] = str(Path(settings.data_dir).resolve())

@@ -32,7 +32,7 @@ from runs.prompts import PromptItem
 from support.durable import append_lines, encode_json, is_whole_png, lock, reason, replace_file
 from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines, set_lines
 from support.processes import ALONE, Processes
-from support.provenance import identity, revision, versions
+from support.provenance import revision, versions, with_hashes
 from support.wording import differences, first_of
 
 if TYPE_CHECKING:  # imports torch
@@ -200,7 +200,7 @@ class RunFolder:
 
     def _read(self) -> None:
         """Read what the folder holds; nothing changes yet."""
-        self._identity = identity(self.settings)
+        self._identity = with_hashes(self.settings.identity())
         there = (self.path / MANIFEST).exists()
         manifest = read_manifest(self.path) if there else None  # --overwrite spares a foreign one
         self._previous = None if self.settings.overwrite else manifest
