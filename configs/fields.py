@@ -91,9 +91,9 @@ def found_at(path: str | Path) -> str:
 
 
 def in_checkout(path: str) -> str:
-    """Return a file's path; one that is not here but in the checkout is the checkout's."""
+    """Return a path; one that is not here but in the checkout is the checkout's."""
     included = os.path.join(ROOT, path)
-    return included if not os.path.exists(path) and os.path.isfile(included) else path
+    return included if not os.path.exists(path) and os.path.exists(included) else path
 
 
 def near_names(name: str, names: Iterable[str], prefix: str = "") -> str:
