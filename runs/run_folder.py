@@ -29,7 +29,7 @@ from PIL import Image
 from configs.fields import SettingsError, mismatch, settings_dict
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
-from support.durable import append_lines, encode_json, is_whole_png, lock, reason, replace_file
+from support.durable import append_lines, encode_json, lock, reason, replace_file
 from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines, set_lines
 from support.processes import ALONE, Processes
 from support.provenance import revision, versions, with_hashes
@@ -48,6 +48,7 @@ _FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
 # The ids in a file of records, which may be damaged elsewhere.
 _RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)
+_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 
 def tau(records: Sequence[Line]) -> float:
@@ -304,13 +305,15 @@ def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
 def is_saved(folder: Path, record: Line) -> bool:
     """Return whether a record's image is the file that was saved with it.
 
-    Records of older runs have no hash: there any whole PNG will do.
+    Records of older runs have no hash: there any file that starts and ends as a PNG will do.
     """
     path, digest = image_path(folder, record["id"]), record.get("image_sha256")
-    if digest is None or not path.is_file():
-        return is_whole_png(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    if not path.is_file():
+        return False
+    content = path.read_bytes()
+    if digest is None:
+        return content.startswith(_PNG_START) and content.endswith(_PNG_END)
+    return hashlib.sha256(content).hexdigest() == digest
 
 
 def trace_lines(folder: Path) -> list[Line]:
