@@ -176,7 +176,9 @@ class RunFolder:
         pixels: uint8 (height, width, 3). record, trace: its lines of records.jsonl, with its `id`,
         and of trace.jsonl; the hash of the file is added.
         """
-        content = encode_image(pixels)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, format="PNG")
+        content = buffer.getvalue()
         record = record | {"image_sha256": hashlib.sha256(content).hexdigest()}
         with self._writing():
             # the record last: after a kill before it, the image is made again
@@ -265,13 +267,6 @@ def files_of(folder: Path, name: str) -> list[Path]:
 
 def image_path(folder: Path, name: str) -> Path:
     return folder / "img" / f"{name}.png"
-
-
-def encode_image(pixels: np.ndarray) -> bytes:
-    """Return the PNG of an image's pixels, uint8 (height, width, 3)."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def read_manifest(folder: Path) -> Line:
