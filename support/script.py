@@ -25,8 +25,8 @@ def run_script(function: Callable[..., None]) -> None:
 
     def run() -> None:
         _check_flags(function, sys.argv[1:])
-        hints = get_type_hints(function).items()
-        fire.Fire(SetParseFns(**{name: str for name, kind in hints if kind in _TEXTS})(function))
+        texts = {name: str for name, kind in get_type_hints(function).items() if kind in _TEXTS}
+        fire.Fire(SetParseFns(**texts)(function))
 
     if code := run_guarded(run, refusals=ValueError):
         sys.exit(code)
