@@ -39,7 +39,11 @@ def check_folders(settings: EngineSettings) -> None:
                     advice = f"Its subfolder has one: --drafter_path {below}."
                 without = f"a folder without {one_of(names)}"
                 raise mismatch(f"--{flag} {path}", without, "a checkpoint", advice)
-    _check_model(settings)
+    folder = Path(settings.model_path)
+    if folder.is_dir():
+        with refusing():
+            refuse_other_model(settings.model, settings.model_path, folder)
+            require_model_type(settings.model, folder)
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
         advice = f"Get it: {TARGETS[settings.model].sources['vq_path']}."
         path = settings.vq_path
@@ -62,15 +66,6 @@ def _check_default_drafter(settings: EngineSettings) -> None:
         expected = f"a folder or owner/name, since {settings.model_path} is on the hub"
         advice = f"Or use --method {free}, which need no drafter. Get one: {source}."
         raise mismatch("--drafter_path", "nothing", expected, advice)
-
-
-def _check_model(settings: EngineSettings) -> None:
-    """Refuse a folder of another model before a run is announced and its folder is made."""
-    folder = Path(settings.model_path)
-    if folder.is_dir():
-        with refusing():
-            refuse_other_model(settings.model, settings.model_path, folder)
-            require_model_type(settings.model, folder)
 
 
 def _check_tokenizer(settings: EngineSettings) -> None:
