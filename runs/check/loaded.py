@@ -70,14 +70,6 @@ class FirstRows:
 
 
 @dataclass(frozen=True)
-class PictureScores:
-    """What the target predicts while it reads a known picture of n + 1 codes."""
-
-    guided: Tensor  # (n,) total variation that guidance makes
-    order: Tensor  # (m,) see `order_rates`
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """A loaded checkpoint and what several checks share: pictures, their scores, generated images.
 
@@ -110,9 +102,10 @@ class Checkpoint:
         return self._codec.images.encode(self.pictures)
 
     @cached_property
-    def scores(self) -> list[PictureScores]:
-        """The target's predictions for every known picture; a FloatingPointError if not finite."""
-        return [self._score(*pair) for pair in zip(self.captions, self.codes, strict=True)]
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """What the target predicts while it reads the known pictures; see `_score`."""
+        guided, order = zip(*map(self._score, self.captions, self.codes), strict=True)
+        return torch.cat(guided), torch.cat(order)
 
     @cached_property
     def first_rows(self) -> Session:
@@ -130,8 +123,8 @@ class Checkpoint:
 
     @cached_property
     def generated(self) -> dict[str, Measurement]:
-        """The same by every method that the checkpoint has parts for, plain decoding first."""
-        measured = {"ar": self.plain}
+        """The same by every other method that the checkpoint has parts for."""
+        measured = {}
         for name, entry in METHODS.items():
             if not entry.speculative or entry.drafted and self.session.drafter is None:
                 continue
@@ -164,7 +157,11 @@ class Checkpoint:
         scene = scene.resize(enlarged, Image.Resampling.BICUBIC)
         return torch.from_numpy(np.array(self._codec.fit(scene, self._codec.size)))
 
-    def _score(self, text: str, codes: Tensor) -> PictureScores:
+    def _score(self, text: str, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the total variation that guidance makes (tokens - 1,), and `order_rates`.
+
+        A FloatingPointError if a prediction is not finite.
+        """
         rows = self.rows(self.target, [text], codes[None])
         levels = Levels.of(self.target.grid, 1, rows.ids.device)
         logits = self.target.score(levels.wanted(rows)).float()  # (guidance, tokens - 1, codes)
@@ -173,7 +170,7 @@ class Checkpoint:
         log_p = logits[0].log_softmax(-1)
         mixed = sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
         guided = (mixed - log_p.exp()).abs().sum(-1) / 2
-        return PictureScores(guided, order_rates(log_p, codes.to(log_p.device)))
+        return guided, order_rates(log_p, codes.to(log_p.device))
 
 
 def run_checks(settings: InspectSettings) -> Iterator[Finding]:
@@ -217,7 +214,7 @@ def check_guidance(checkpoint: Checkpoint) -> Finding:
     sampling = checkpoint.settings.sampling
     if sampling.guidance == 1:
         return skipped("--cfg 1: no guidance")
-    apart = torch.cat([picture.guided for picture in checkpoint.scores]).mean().item()
+    apart = checkpoint.scores[0].mean().item()
     return judged(
         apart > LEAST_GUIDANCE,
         f"scale {sampling.cfg:g} moves the distributions by {apart:.3f} (total variation; at least "
@@ -254,7 +251,7 @@ def _psnr(pictures: Tensor, others: Tensor) -> float:
 
 def check_codes(checkpoint: Checkpoint) -> Finding:
     """Check that the target expects the known pictures' codes where they are."""
-    rates = torch.cat([picture.order for picture in checkpoint.scores])
+    rates = checkpoint.scores[1]
     if len(rates) < 2:
         return skipped("the pictures are too small: fewer than three different codes")
     rate, error = rates.mean().item(), (rates.std() / len(rates) ** 0.5).item()
@@ -329,7 +326,6 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
     results = {
         name: compare(*compared, plain, measured.images, near_tie)
         for name, measured in checkpoint.generated.items()
-        if name != "ar"
     }
     identical = sum(result.identical for result in results.values())
     ties = sum(result.near_ties for result in results.values())
