@@ -143,10 +143,6 @@ class Settings:
     def __post_init__(self) -> None:
         for flag, f in settings_fields(self).items():
             self.put(**{f.name: parse(f, flag, getattr(self, f.name))})
-        for f in fields(self):
-            value, owners = getattr(self, f.name), f.metadata.get("parts", ())
-            if owners and value is not f.default and not isinstance(value, owners):
-                raise mismatch(f.name, repr(value), one_of(owner.__name__ for owner in owners))
         # vars() finds only what a class defines itself; getattr would run an inherited one twice.
         for owner in reversed(type(self).__mro__):
             if "settle" in vars(owner):
