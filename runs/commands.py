@@ -61,7 +61,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         sweep = read_sweep(values["sweep"], values.get("cells"))
     elif "cells" in values:
         refuse("cells", values["cells"], "only with --sweep")
-    listed = next(filter(None.__ne__, map(_method_list, (given, recipe))), _DEFAULT_METHODS)
+    listed = _method_list(given) or _method_list(recipe) or _DEFAULT_METHODS
     entries = entries_of(listed) if sweep is None else sweep.entries
     source = "--methods" if sweep is None else sweep.where
     shared = {name: values[name] for name in METHOD_FLAGS if name in values and name != "method"}
