@@ -92,7 +92,6 @@ class Progress:
             self.note(self._state())
 
     def _state(self) -> str:
-        """Return the line of a log."""
         total = "" if self.total is None else f"/{self.total}"
         parts = [f"{self.done}{total} {self.unit}s"]
         if self.started is not None:
