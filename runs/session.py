@@ -167,7 +167,7 @@ def open_target(settings: EngineSettings) -> TargetModel:
     if form is not None:
         quantize(target, form, device)
     if spreads:
-        rows = settings.batch_size * sampling_distribution(settings.sampling).guidance
+        rows = settings.batch_size * settings.sampling.guidance
         nodes = 0
         if settings.method.speculative:
             nodes = build_policy(settings.method, target.grid).largest.nodes
