@@ -19,7 +19,7 @@ from typing import Any
 
 import fire
 
-from configs.benchmark import BenchmarkSettings, TuneSettings
+from configs.benchmark import BenchmarkSettings
 from configs.command_line import read_words
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
@@ -28,12 +28,10 @@ from configs.help import asked_help, program_help
 from configs.tools import InspectSettings
 from runs import commands
 from runs.captioned_images import captioned_images
-from runs.prompts import prompt_items
 from support.border import run_guarded
 
 
 def benchmark(settings: BenchmarkSettings) -> None:
-    prompt_items(settings.run)  # reports a bad prompt file before the slow imports
     if settings.sweep is not None:
         from eval.bench.sweep import run_sweep
 
@@ -42,13 +40,6 @@ def benchmark(settings: BenchmarkSettings) -> None:
         from eval.bench.benchmark import run_benchmark
 
         run_benchmark(settings)
-
-
-def tune(settings: TuneSettings) -> None:
-    prompt_items(settings.run)  # as above
-    from eval.bench.tune import run_tune
-
-    run_tune(settings)
 
 
 def evaluate(settings: EvaluateSettings) -> None:
@@ -78,7 +69,7 @@ def _later(name: str) -> Callable[[Any], None]:
 COMMANDS = {
     "generate_images": (commands.run_settings, _later("runs.generate:generate_images")),
     "benchmark": (commands.benchmark_settings, benchmark),
-    "tune": (commands.tune_settings, tune),
+    "tune": (commands.tune_settings, _later("eval.bench.tune:run_tune")),
     "evaluate": (commands.evaluate_settings, evaluate),
     "extract_tokens": (commands.extraction_settings, extract_tokens),
     "inspect": (commands.inspect_settings, _later("runs.check.files:inspect_checkpoint")),
