@@ -5,13 +5,14 @@ Does not import torch.
 
 import difflib
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.fields import mismatch, one_of, refuse
+from configs.fields import found_at, mismatch, one_of, refuse
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT
 from runs.prompt_files import read_coco, read_jsonl, read_parti, read_text_lines
@@ -118,18 +119,15 @@ def _refuse_file_name(prompt: str) -> None:
     """Refuse the name of a file or folder, rather than draw an image of the name."""
     if not re.search(r"\w", prompt):
         return
-    try:
-        kind = "file" if Path(prompt).is_file() else "folder" if Path(prompt).is_dir() else None
-    except OSError:  # too long for a path
-        kind = None
-    if kind or _PATH.fullmatch(prompt):
-        what = f", which is a {kind} here" if kind else ", which looks like a missing file"
+    there = os.path.isfile(prompt) or os.path.isdir(prompt)
+    if there or _PATH.fullmatch(prompt):
+        what = f"is {found_at(prompt)} here" if there else "looks like a missing file"
         expected = "an existing prompt file (.txt or .jsonl) or a text"
         advice = (
             f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
             "is your prompt, put it into a .txt file."
         )
-        raise mismatch("--prompt", f"{prompt!r}{what}", expected, advice)
+        raise mismatch("--prompt", f"{prompt!r}, which {what}", expected, advice)
 
 
 def _refuse_near_name(prompt: str) -> None:
