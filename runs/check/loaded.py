@@ -6,7 +6,7 @@ generates the first rows of the same images, whose tokens have to be equal.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,8 +23,7 @@ from configs.tools import InspectSettings
 from decoding.images import Job
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
-from drafters.training.rows import Rows, join_prompts, target_rows
-from models.base import Layers
+from drafters.training.rows import join_prompts, target_rows
 from models.registry import FAMILIES, load_codec
 from models.target import TargetModel
 from runs.check.report import Finding, judged, size, skipped
@@ -132,17 +131,6 @@ class Checkpoint:
             measured[name] = measure(engine, self.jobs)
         return measured
 
-    def rows(
-        self, target: TargetModel, prompts: Sequence[str], codes: Tensor, layers: Layers = ()
-    ) -> Rows:
-        """Return the target's features after prompts and codes (images, tokens).
-
-        layers: whose hidden states stand behind the features, as drafters read them.
-        """
-        guidance = self.settings.sampling.guidance
-        prompt = join_prompts([target.prompt(text, guidance) for text in prompts])
-        return target_rows(target, prompt, codes, layers)
-
     @cached_property
     def _codec(self):
         options = target_options(self.settings, DTYPES[self.settings.dtype], self.target.device)
@@ -162,7 +150,8 @@ class Checkpoint:
 
         A FloatingPointError if a prediction is not finite.
         """
-        rows = self.rows(self.target, [text], codes[None])
+        prompt = self.target.prompt(text, self.settings.sampling.guidance)
+        rows = target_rows(self.target, prompt, codes[None])
         levels = Levels.of(self.target.grid, 1, rows.ids.device)
         logits = self.target.score(levels.wanted(rows)).float()  # (guidance, tokens - 1, codes)
         if not logits.isfinite().all():
@@ -310,9 +299,9 @@ def _drafted(checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     target, head = checkpoint.first_rows.target, checkpoint.session.drafter
     distribution = sampling_distribution(checkpoint.settings.sampling)
     images = checkpoint.plain.images
-    prompts = [image.job.prompt for image in images]
+    prompts = [target.prompt(image.job.prompt, distribution.guidance) for image in images]
     codes = torch.stack([image.codes for image in images])
-    rows = checkpoint.rows(target, prompts, codes, head.spec.target_layers)
+    rows = target_rows(target, join_prompts(prompts), codes, head.spec.target_layers)
     log_p = target_distribution(target, rows, distribution)
     (log_q,) = draft_distributions(target, head, rows, distribution, depths=1)
     return log_p, log_q
