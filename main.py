@@ -12,34 +12,26 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import fire
 
-from configs.benchmark import BenchmarkSettings, TuneSettings
+from configs.benchmark import BenchmarkSettings
 from configs.command_line import read_words
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, SettingsError, mismatch, near_names, one_of, settings_dict
 from configs.help import asked_help, program_help
-from configs.schema import RunSettings
-from configs.tools import DistanceSettings, InspectSettings, PageSettings
-from configs.training import TrainSettings
+from configs.tools import InspectSettings
 from runs import commands
 from runs.captioned_images import captioned_images
-from runs.prompts import prompt_items
 from support.border import run_guarded
 
 
-def generate_images(settings: RunSettings) -> None:
-    from runs.generate import generate_images
-
-    generate_images(settings)
-
-
 def benchmark(settings: BenchmarkSettings) -> None:
-    prompt_items(settings.run)  # reports a bad prompt file before the slow imports
     if settings.sweep is not None:
         from eval.bench.sweep import run_sweep
 
@@ -48,13 +40,6 @@ def benchmark(settings: BenchmarkSettings) -> None:
         from eval.bench.benchmark import run_benchmark
 
         run_benchmark(settings)
-
-
-def tune(settings: TuneSettings) -> None:
-    prompt_items(settings.run)  # as above
-    from eval.bench.tune import run_tune
-
-    run_tune(settings)
 
 
 def evaluate(settings: EvaluateSettings) -> None:
@@ -75,41 +60,22 @@ def extract_tokens(settings: ExtractionSettings) -> None:
     extract_tokens(settings)
 
 
-def inspect(settings: InspectSettings) -> None:
-    from runs.check.files import inspect_checkpoint
-
-    inspect_checkpoint(settings)
-
-
-def vq_distances(settings: DistanceSettings) -> None:
-    from runs.distances import make_distances
-
-    make_distances(settings)
-
-
-def demo(settings: PageSettings) -> None:
-    from adt_tree.page.server import serve
-
-    serve(settings)
-
-
-def train_drafter(settings: TrainSettings) -> None:
-    from runs.training.train import train
-
-    train(settings)
+def _later(name: str) -> Callable[[Any], None]:
+    """Return the function `module:name`, whose module is imported when it is called."""
+    return lambda settings: resolve_name(name)(settings)
 
 
 # by name: what makes the settings of the texts of a command line, and what runs them
 COMMANDS = {
-    "generate_images": (commands.run_settings, generate_images),
+    "generate_images": (commands.run_settings, _later("runs.generate:generate_images")),
     "benchmark": (commands.benchmark_settings, benchmark),
-    "tune": (commands.tune_settings, tune),
+    "tune": (commands.tune_settings, _later("eval.bench.tune:run_tune")),
     "evaluate": (commands.evaluate_settings, evaluate),
     "extract_tokens": (commands.extraction_settings, extract_tokens),
-    "inspect": (commands.inspect_settings, inspect),
-    "vq_distances": (commands.distance_settings, vq_distances),
-    "demo": (commands.page_settings, demo),
-    "train_drafter": (commands.train_settings, train_drafter),
+    "inspect": (commands.inspect_settings, _later("runs.check.files:inspect_checkpoint")),
+    "vq_distances": (commands.distance_settings, _later("runs.distances:make_distances")),
+    "demo": (commands.page_settings, _later("adt_tree.page.server:serve")),
+    "train_drafter": (commands.train_settings, _later("runs.training.train:train")),
 }
 GONE_COMMANDS = {"verify": "inspect --run"}
 

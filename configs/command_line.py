@@ -138,6 +138,8 @@ def import_plugin(name: str) -> None:
     """Import the module of --plugin, which registers methods or rules; also from here."""
     sys.path.append(os.getcwd())  # a command that is installed does not look where it is called
     try:
+        if name.startswith("."):  # as a path, which Python would take for a part of a package
+            raise ModuleNotFoundError(name=name)
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         # Only the plugin's own name is a wrong flag; if it lacks a module, its traceback says more.
@@ -171,12 +173,8 @@ def read_recipe(path: str, command: str) -> Values:
 
 def absolute_paths(values: Values, flags: Mapping[str, Field]) -> Values:
     """Return an included recipe's values; a model's files that are not here are the checkout's."""
-    moved = {
-        name: str(ROOT / values[name])
-        for name in _FILE_FLAGS
-        if name in values and "path" in flags[name].metadata and not os.path.exists(values[name])
-    }
-    return values | {name: path for name, path in moved.items() if os.path.exists(path)}
+    paths = [name for name in _FILE_FLAGS if name in values and "path" in flags[name].metadata]
+    return values | {name: in_checkout(values[name]) for name in paths}
 
 
 def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:

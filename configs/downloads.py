@@ -13,11 +13,13 @@ _HEAD = 200  # bytes
 
 def failed_download(source: Path | bytes) -> str | None:
     """Say what is there instead of a file, or of its content; None if it seems real."""
-    try:
-        head = source[:_HEAD] if isinstance(source, bytes) else _head(source)
-    except OSError:
-        return None
-    head = head.removeprefix(b"\xef\xbb\xbf").strip().lower()
+    if isinstance(source, Path):
+        try:
+            with source.open("rb") as file:
+                source = file.read(_HEAD)
+        except OSError:
+            return None
+    head = source[:_HEAD].removeprefix(b"\xef\xbb\xbf").strip().lower()
     if not head:
         return "an empty file (download it again)"
     if head.startswith(_POINTER):
@@ -40,8 +42,3 @@ def damage(path: Path, error: object) -> str:
                 return f"{file.name} is {fault}"
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return failed_download(path) or words
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_HEAD)

@@ -89,7 +89,4 @@ class ExtractionSettings(Settings, group="Tokens"):
 
 
 def _judged(prompt: str) -> bool:
-    path = Path(prompt).expanduser()
-    return prompt in JUDGED or any(
-        path.is_file() and path.samefile(file) for file in JUDGED_FILES if file.exists()
-    )
+    return prompt in JUDGED or Path(os.path.realpath(os.path.expanduser(prompt))) in JUDGED_FILES

@@ -91,9 +91,9 @@ def found_at(path: str | Path) -> str:
 
 
 def in_checkout(path: str) -> str:
-    """Return a file's path; one that is not here but in the checkout is the checkout's."""
+    """Return a path; one that is not here but in the checkout is the checkout's."""
     included = os.path.join(ROOT, path)
-    return included if not os.path.exists(path) and os.path.isfile(included) else path
+    return included if not os.path.exists(path) and os.path.exists(included) else path
 
 
 def near_names(name: str, names: Iterable[str], prefix: str = "") -> str:
@@ -143,10 +143,6 @@ class Settings:
     def __post_init__(self) -> None:
         for flag, f in settings_fields(self).items():
             self.put(**{f.name: parse(f, flag, getattr(self, f.name))})
-        for f in fields(self):
-            value, owners = getattr(self, f.name), f.metadata.get("parts", ())
-            if owners and value is not f.default and not isinstance(value, owners):
-                raise mismatch(f.name, repr(value), one_of(owner.__name__ for owner in owners))
         # vars() finds only what a class defines itself; getattr would run an inherited one twice.
         for owner in reversed(type(self).__mro__):
             if "settle" in vars(owner):

@@ -106,7 +106,6 @@ def _common_row(name: str, f: Field) -> str:
 
 
 def _flag_rows(name: str, f: Field) -> list[str]:
-    """Return a flag's lines: its name, what it does, its choices and its default."""
     choices = f.metadata.get("choices")
     text = f.metadata["help"] + (f" [{', '.join(choices)}]" if choices else "")
     left, indent = f"  --{name}{value_name(f)}", " " * _COLUMN

@@ -105,7 +105,8 @@ class DeviceSettings(Settings, group="Machine"):
     device: str = setting("auto (a GPU if there is one), cpu, cuda or cuda:N", "auto")
 
     def settle(self) -> None:
-        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
+        # torch takes no :007, and reads :300 as another number
+        if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]?))?", self.device):
             refuse("device", self.device, "auto, cpu, cuda, cuda:N")
 
 

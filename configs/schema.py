@@ -46,8 +46,6 @@ FREE_FLAGS = (
     "device_map",
     "compile",
 )
-# What older run folders lack; their settings had no such value.
-LATER_FLAGS = ("head_depth",)
 # What run folders name since trees could be sized by prices: all trees have the full size now.
 _FULL_SIZE = {"size": None, "prices": None}
 # Methods whose path scores were corrected by a drafter's calibration, which run folders still name.
@@ -179,8 +177,9 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
             values["size"] = "fixed"
         if self.method.method in CONTINUED:
             values["window"] = 16
-        absent = [*FREE_FLAGS, *(name for name in LATER_FLAGS if values[name] is None)]
-        values = {name: value for name, value in values.items() if name not in absent}
+        if values["head_depth"] is None:  # which older folders lack
+            del values["head_depth"]
+        values = {name: value for name, value in values.items() if name not in FREE_FLAGS}
         # A folder is named after a hash of this: a method keeps the name that its first runs have.
         earlier = {name: old for old, name in RENAMED_METHODS.items()}
         values["method"] = earlier.get(values["method"], values["method"])

@@ -172,10 +172,5 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
         return tuple(map(int, self.target_layers.split(",")))
 
     @property
-    def rows(self) -> int:
-        """Rows per image that an update computes."""
-        return self.sampling.guidance if self.guidance_aware else 1
-
-    @property
     def folder(self) -> Path:
         return Path(self.output_dir)

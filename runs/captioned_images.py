@@ -152,15 +152,10 @@ def _caption(content: object) -> str:
             raise Fault(f"no caption: {fault}")
     except UnicodeDecodeError as error:
         raise Fault("no caption: it is not UTF-8") from error
-    match text_fault(text):
-        case None:
-            return text.strip()
-        case "blank":
-            raise Fault("empty caption")
-        case "no text":
-            raise Fault(f"no caption: found {text!r}")
-        case fault:
-            raise Fault(f"no caption: it is {fault}")
+    if (fault := text_fault(text)) is None:
+        return text.strip()
+    special = {"blank": "empty caption", "no text": f"no caption: found {text!r}"}
+    raise Fault(special.get(fault, f"no caption: it is {fault}"))
 
 
 def _content(path: Path, what: str) -> bytes:

@@ -16,6 +16,7 @@ from configs.targets import model_defaults
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, lacks_drafter
+from runs.prompts import prompt_items
 from runs.tuned import tell_foreign_numbers, warn_of_conditions
 from support.output import remark
 
@@ -61,7 +62,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         sweep = read_sweep(values["sweep"], values.get("cells"))
     elif "cells" in values:
         refuse("cells", values["cells"], "only with --sweep")
-    listed = next(filter(None.__ne__, map(_method_list, (given, recipe))), _DEFAULT_METHODS)
+    listed = _method_list(given) or _method_list(recipe) or _DEFAULT_METHODS
     entries = entries_of(listed) if sweep is None else sweep.entries
     source = "--methods" if sweep is None else sweep.where
     shared = {name: values[name] for name in METHOD_FLAGS if name in values and name != "method"}
@@ -75,6 +76,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     drafted = next((method for method in methods if method.drafted), methods[0])
     run = _checked(RunSettings, values, given, drafted)
     tell_foreign_numbers(run.model_path, *methods)
+    prompt_items(run)  # reports a bad prompt file before the slow imports
     varied = next((name for name in sweep.axes if name in given), None) if sweep else None
     if varied is not None:
         refuse(varied, given[varied], f"only without {sweep.where}, which varies it")
@@ -102,6 +104,7 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
     tried = tuple(method for method in methods if method.speculative)
     if not tried:
         refuse("methods", listed, "at least one method besides ar")
+    prompt_items(run)  # as above
     return build(TuneSettings, values, run=run, tried=tried)
 
 

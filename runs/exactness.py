@@ -64,7 +64,9 @@ def gap(
     position = len(codes) - 1
     tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)
     # The images are equal up to `position`, so one pass gives the logits of both tokens.
-    logits = _logits(target, distribution, image, position)
+    prompt = target.prompt(image.job.prompt, distribution.guidance)
+    rows = target_rows(target, prompt, image.codes[None])
+    logits = target.score(rows.features[:, [rows.prompt + target.grid.slots(position) - 1]])
     noise = gumbel(
         image.job.seed, "target", torch.tensor([position], device=target.device), logits.shape[-1]
     )[0]
@@ -96,12 +98,3 @@ def _cut_distance(distribution: SamplingDistribution, scores: Tensor, tokens: Te
         before = mass.cumsum(-1) - mass
         distances.append((before[index.argsort()[tokens]] - p).abs())
     return torch.cat(distances)
-
-
-def _logits(
-    target: TargetModel, distribution: SamplingDistribution, image: FinishedImage, position: int
-) -> Tensor:
-    """Return the logits (guidance, 1, vocab) after the tokens before a position."""
-    prompt = target.prompt(image.job.prompt, distribution.guidance)
-    rows = target_rows(target, prompt, image.codes[None])
-    return target.score(rows.features[:, [rows.prompt + target.grid.slots(position) - 1]])

@@ -32,8 +32,8 @@ from support.devices import pick_device
 from support.durable import make_writable
 from support.json_files import read_lines
 from support.processes import Processes, launched
-from support.progress import ImageCount, plural
-from support.provenance import checkpoint_id, identity
+from support.progress import Progress, plural
+from support.provenance import checkpoint_id, with_hashes
 
 SCENES = 60_000  # in the tiny model's training split
 _ENLARGED = 2.0  # pictures that would have to be enlarged more are left out
@@ -72,7 +72,7 @@ def extract_tokens(
         todo = (image for image in share if image.id not in writer.done)
         if prompts is None:
             what = f"encoding the images of {settings.data_dir} into {settings.output_dir}"
-            with ImageCount(what, shown=processes.rank == 0) as progress:
+            with Progress(what, shown=processes.rank == 0) as progress:
                 new = _encode(todo, codec, writer, progress)
         else:
             new = _draw(settings, todo, codec, writer)
@@ -90,7 +90,7 @@ def _about(
     settings: ExtractionSettings, codec: Codec, prompts: Sequence[PromptItem] | None
 ) -> dict[str, Any]:
     """Return about.json, which is the same for any number of images and processes."""
-    run, kept = settings.run, identity(settings.run)
+    run, kept = settings.run, with_hashes(settings.run.identity())
     if prompts is None:
         kept = {name: kept[name] for name in _PATHS}
         kept["data_dir"] = str(Path(settings.data_dir).resolve())
@@ -136,10 +136,11 @@ def _opened(
 
 
 def _encode(
-    images: Iterable[Captioned], codec: Codec, writer: ShardWriter, progress: ImageCount
+    images: Iterable[Captioned], codec: Codec, writer: ShardWriter, progress: Progress
 ) -> int:
     """Add the codes of pictures; returns how many."""
     progress.begin()
+    skipped = 0
     for image in images:
         try:
             caption, content = image.load()
@@ -147,10 +148,11 @@ def _encode(
             codes = codec.encode(_picture(content, codec.size))
         except Fault as fault:
             writer.skip(image.id, str(fault))
-            progress.show(skipped=1)
+            skipped += 1
+            progress.update(0, f"{skipped} skipped")
         else:
             writer.add(Example(image.id, caption, codes))
-            progress.show(done=1)
+            progress.update(1, f"{skipped} skipped")
     return progress.done
 
 
@@ -186,25 +188,26 @@ def _draw(
     settings: ExtractionSettings, prompts: Iterable[PromptItem], codec: Codec, writer: ShardWriter
 ) -> int:
     """Add the target's own samples; returns how many. The target is loaded if one is missing."""
-    fitting, done = [], len(writer.done)
+    fitting, skipped, done = [], 0, len(writer.done)
     for item in prompts:
         try:
             _check_caption(item.prompt, codec)
             fitting.append(item)
         except Fault as fault:
             writer.skip(item.id, str(fault))
+            skipped += 1
     if not fitting:
         return 0
     run = settings.run
     what = f"generating {plural(len(fitting), 'image')} with {run.method.method} ({run.model}) "
     what += f"into {settings.output_dir}" + (f"; {done} are done already" if done else "")
-    with ImageCount(what, len(fitting), shown=writer.rank == 0) as progress:
+    with Progress(what, len(fitting), shown=writer.rank == 0) as progress:
         engine = open_session(run).open_engine()
         progress.begin()
         for step in engine.generate(image_jobs(fitting, run.seed)):
             for image in step.finished:
                 writer.add(Example(image.job.id, image.job.prompt, image.codes, image.job.seed))
-            progress.show(done=len(step.finished))
+            progress.update(len(step.finished), f"{skipped} skipped")
     return len(fitting)
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # these import torch
     from runs.drawing import Drawn
     from runs.session import Session
 
-_TRACE_FIELDS = ("id", "round", "position", "depth", "width", "nodes", "accepted", "top1")
 _MEASURES = (
     "target_forwards",
     "tau",
@@ -110,7 +109,7 @@ def _make(
     progress.begin()
     for step in steps:
         for stats in step.rounds if settings.trace else ():
-            traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
+            traces[stats.id].append(vars(stats))
         # All of the step's figures, before the first image meets a full disk.
         records = [_record(settings, one) for one in step.finished]
         with printed_unless_saved(*records):
@@ -148,7 +147,7 @@ def _summary(
     folder: RunFolder, items: Sequence[PromptItem], missing: Sequence[PromptItem], seconds: float
 ) -> str:
     """Return a line: the images in the folder, their tau, the new ones' tokens per second."""
-    records = [folder.records[item.id] for item in items if item.id in folder.records]
+    records = [folder.records[item.id] for item in items]
     count, new = len(records), len(missing)
     # records by other programs, or of earlier versions, may lack a figure
     whole = [record for record in records if record_fault(record) is None]

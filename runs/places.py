@@ -20,6 +20,8 @@ def check_folders(settings: EngineSettings) -> None:
 
     Ids of the hub are taken as they are: their files are checked when they are loaded.
     """
+    # first, since check_place would call the default `owner/name/drafter` a missing folder
+    _check_default_drafter(settings)
     for flag, files in (
         ("model_path", _NETWORK_FILES),
         ("drafter_path", _NETWORK_FILES),
@@ -27,9 +29,6 @@ def check_folders(settings: EngineSettings) -> None:
         ("text_encoder_path", (*_NETWORK_FILES, T5_TOKENIZERS)),
     ):
         path = getattr(settings, flag)
-        if flag == "drafter_path":
-            # First: check_place would call the default `owner/name/drafter` a missing folder.
-            _check_default_drafter(settings)
         check_place(flag, path, settings.model)
         for names in files if Path(path or "").is_dir() else ():
             if path and not any((Path(path) / name).is_file() for name in names):
@@ -39,7 +38,11 @@ def check_folders(settings: EngineSettings) -> None:
                     advice = f"Its subfolder has one: --drafter_path {below}."
                 without = f"a folder without {one_of(names)}"
                 raise mismatch(f"--{flag} {path}", without, "a checkpoint", advice)
-    _check_model(settings)
+    folder = Path(settings.model_path)
+    if folder.is_dir():
+        with refusing():
+            refuse_other_model(settings.model, settings.model_path, folder)
+            require_model_type(settings.model, folder)
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
         advice = f"Get it: {TARGETS[settings.model].sources['vq_path']}."
         path = settings.vq_path
@@ -55,34 +58,23 @@ def lacks_drafter(model_path: str) -> bool:
 
 def _check_default_drafter(settings: EngineSettings) -> None:
     """Refuse a model from the hub without --drafter_path: its drafter is not in the same place."""
-    hub = not Path(settings.model_path).is_dir() and _is_hub_id(settings.model_path)
-    if hub and settings.drafter_path == f"{settings.model_path}/drafter":
+    path = settings.model_path
+    if _is_hub_id(path) and settings.drafter_path == f"{path}/drafter":
         source = TARGETS[settings.model].sources["drafter_path"]
         free = one_of(name for name, entry in METHODS.items() if not entry.drafted)
-        expected = f"a folder or owner/name, since {settings.model_path} is on the hub"
+        expected = f"a folder or owner/name, since {path} is on the hub"
         advice = f"Or use --method {free}, which need no drafter. Get one: {source}."
         raise mismatch("--drafter_path", "nothing", expected, advice)
 
 
-def _check_model(settings: EngineSettings) -> None:
-    """Refuse a folder of another model before a run is announced and its folder is made."""
-    folder = Path(settings.model_path)
-    if folder.is_dir():
-        with refusing():
-            refuse_other_model(settings.model, settings.model_path, folder)
-            require_model_type(settings.model, folder)
-
-
 def _check_tokenizer(settings: EngineSettings) -> None:
     """Refuse a Chameleon checkpoint without its tokenizers; a hub id's files are not known yet."""
-    elsewhere = None if settings.tokenizer_path is None else Path(settings.tokenizer_path)
-    folders = [Path(settings.model_path), *([] if elsewhere is None else [elsewhere])]
+    flag = "model_path" if settings.tokenizer_path is None else "tokenizer_path"
+    folder, named = Path(settings.model_path), Path(getattr(settings, flag))
     chameleon = "tokenizer_path" in TARGETS[settings.model].flags
-    if not chameleon or not all(folder.is_dir() for folder in folders):
-        return
-    flag = "model_path" if elsewhere is None else "tokenizer_path"
-    with refusing(f"--{flag} {getattr(settings, flag)}: "):
-        find_tokenizer(Path(settings.model_path), elsewhere)
+    if chameleon and folder.is_dir() and named.is_dir():
+        with refusing(f"--{flag} {getattr(settings, flag)}: "):
+            find_tokenizer(folder, None if flag == "model_path" else named)
 
 
 def check_place(flag: str, path: str | None, model: str) -> None:

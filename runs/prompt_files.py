@@ -5,8 +5,6 @@ prompt are left out and counted on stderr.
 """
 
 import codecs
-import csv
-import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -116,16 +114,12 @@ def read_parti(path: Path) -> list[str]:
 
     Quotes are letters of the prompt, except around and inside a field that a spreadsheet quoted.
     """
-    text = io.StringIO(_read_text(path, "prompt_file"))
-    try:
-        # QUOTE_NONE: by CSV's rules, prompts that begin with a quoted word lose their quotes.
-        table = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-        rows = list(table)
-    except csv.Error as error:
-        _refuse(path, "prompt_file", str(error), _TABLE)
-    if (table.fieldnames or []).count("Prompt") > 1:
+    # Not by CSV's rules: prompts that begin with a quoted word would lose their quotes.
+    lines = [line.split("\t") for line in _read_text(path, "prompt_file").split("\n") if line]
+    names, *rows = lines or [[]]
+    if names.count("Prompt") > 1:
         _refuse(path, "prompt_file", "the column 'Prompt' twice", _TABLE)
-    fields = [row.get("Prompt") or "" for row in rows]
+    fields = [dict(zip(names, row, strict=False)).get("Prompt", "") for row in rows]
     # a field that is quoted as CSV is: in quotes, its own ones doubled
     prompts = [
         field[1:-1].replace('""', '"') if re.fullmatch(r'"([^"]|"")*"', field) else field

@@ -5,23 +5,20 @@ Does not import torch.
 
 import difflib
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.fields import mismatch, one_of, refuse
+from configs.fields import found_at, mismatch, one_of, refuse
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT
 from runs.prompt_files import read_coco, read_jsonl, read_parti, read_text_lines
 
 _COCO = "http://images.cocodataset.org/annotations/annotations_trainval2017.zip"
-_SOURCES = {
-    "PartiPrompts": "https://raw.githubusercontent.com/google-research/parti/main/PartiPrompts.tsv",
-    "MSCOCO2017Val": f"annotations/captions_val2017.json in {_COCO}",
-    "MSCOCO2017Train": f"annotations/captions_train2017.json in {_COCO}",
-}
+_PARTI = "https://raw.githubusercontent.com/google-research/parti/main/PartiPrompts.tsv"
 # A prompt without a space that has a path separator, or ends as a file of data. Not in other
 # scripts than Latin's: some write whole sentences without a space.
 _PATH = re.compile(
@@ -83,13 +80,13 @@ def _prompts_without_ids(settings: RunSettings) -> list[str]:
         return read_text_lines(Path(settings.prompt))
     default = ROOT / "configs" / "prompts" / DATASETS[settings.source]
     path = Path(settings.prompt_file) if settings.prompt_file is not None else default
+    parti = settings.source == "PartiPrompts"
     if not path.is_file():
         expected = f"{default} or --prompt_file"
-        advice = f"Get it from {_SOURCES[settings.source]}, or run scripts/get_prompts.sh."
+        source = _PARTI if parti else f"annotations/{default.name} in {_COCO}"
+        advice = f"Get it from {source}, or run scripts/get_prompts.sh."
         raise mismatch(f"--prompt {settings.source}", f"no file {path}", expected, advice)
-    if settings.source == "PartiPrompts":
-        return read_parti(path)
-    return read_coco(path, settings.caption or "first")
+    return read_parti(path) if parti else read_coco(path, settings.caption or "first")
 
 
 def _chosen(settings: RunSettings, total: int) -> list[int]:
@@ -122,18 +119,15 @@ def _refuse_file_name(prompt: str) -> None:
     """Refuse the name of a file or folder, rather than draw an image of the name."""
     if not re.search(r"\w", prompt):
         return
-    try:
-        kind = "file" if Path(prompt).is_file() else "folder" if Path(prompt).is_dir() else None
-    except OSError:  # too long for a path
-        kind = None
-    if kind or _PATH.fullmatch(prompt):
-        what = f", which is a {kind} here" if kind else ", which looks like a missing file"
+    there = os.path.isfile(prompt) or os.path.isdir(prompt)
+    if there or _PATH.fullmatch(prompt):
+        what = f"is {found_at(prompt)} here" if there else "looks like a missing file"
         expected = "an existing prompt file (.txt or .jsonl) or a text"
         advice = (
             f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
             "is your prompt, put it into a .txt file."
         )
-        raise mismatch("--prompt", f"{prompt!r}{what}", expected, advice)
+        raise mismatch("--prompt", f"{prompt!r}, which {what}", expected, advice)
 
 
 def _refuse_near_name(prompt: str) -> None:

@@ -29,10 +29,10 @@ from PIL import Image
 from configs.fields import SettingsError, mismatch, settings_dict
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
-from support.durable import append_lines, encode_json, is_whole_png, lock, reason, replace_file
+from support.durable import append_lines, encode_json, lock, reason, replace_file
 from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines, set_lines
 from support.processes import ALONE, Processes
-from support.provenance import identity, revision, versions
+from support.provenance import revision, versions, with_hashes
 from support.wording import differences, first_of
 
 if TYPE_CHECKING:  # imports torch
@@ -48,6 +48,7 @@ _FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
 # The ids in a file of records, which may be damaged elsewhere.
 _RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)
+_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 
 def tau(records: Sequence[Line]) -> float:
@@ -175,7 +176,9 @@ class RunFolder:
         pixels: uint8 (height, width, 3). record, trace: its lines of records.jsonl, with its `id`,
         and of trace.jsonl; the hash of the file is added.
         """
-        content = encode_image(pixels)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, format="PNG")
+        content = buffer.getvalue()
         record = record | {"image_sha256": hashlib.sha256(content).hexdigest()}
         with self._writing():
             # the record last: after a kill before it, the image is made again
@@ -200,7 +203,7 @@ class RunFolder:
 
     def _read(self) -> None:
         """Read what the folder holds; nothing changes yet."""
-        self._identity = identity(self.settings)
+        self._identity = with_hashes(self.settings.identity())
         there = (self.path / MANIFEST).exists()
         manifest = read_manifest(self.path) if there else None  # --overwrite spares a foreign one
         self._previous = None if self.settings.overwrite else manifest
@@ -266,13 +269,6 @@ def image_path(folder: Path, name: str) -> Path:
     return folder / "img" / f"{name}.png"
 
 
-def encode_image(pixels: np.ndarray) -> bytes:
-    """Return the PNG of an image's pixels, uint8 (height, width, 3)."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
 def read_manifest(folder: Path) -> Line:
     """Return run.json; a SettingsError if it is damaged or another program's."""
     path = folder / MANIFEST
@@ -304,13 +300,15 @@ def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
 def is_saved(folder: Path, record: Line) -> bool:
     """Return whether a record's image is the file that was saved with it.
 
-    Records of older runs have no hash: there any whole PNG will do.
+    Records of older runs have no hash: there any file that starts and ends as a PNG will do.
     """
     path, digest = image_path(folder, record["id"]), record.get("image_sha256")
-    if digest is None or not path.is_file():
-        return is_whole_png(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    if not path.is_file():
+        return False
+    content = path.read_bytes()
+    if digest is None:
+        return content.startswith(_PNG_START) and content.endswith(_PNG_END)
+    return hashlib.sha256(content).hexdigest() == digest
 
 
 def trace_lines(folder: Path) -> list[Line]:

@@ -28,7 +28,7 @@ from runs.fusing import kernels_for
 from runs.methods import build_engine, build_policy, sampling_distribution
 from support.devices import pick_device
 
-MOST_CODES = 2**16  # of any model: how many are here is known once the target is loaded
+MOST_CODES = 2**17  # of any model: how many are here is known once the target is loaded
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
 
@@ -167,7 +167,7 @@ def open_target(settings: EngineSettings) -> TargetModel:
     if form is not None:
         quantize(target, form, device)
     if spreads:
-        rows = settings.batch_size * sampling_distribution(settings.sampling).guidance
+        rows = settings.batch_size * settings.sampling.guidance
         nodes = 0
         if settings.method.speculative:
             nodes = build_policy(settings.method, target.grid).largest.nodes

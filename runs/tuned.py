@@ -54,8 +54,7 @@ def conditions(settings: EngineSettings) -> dict[str, str]:
 
 def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
     """Say that methods weigh what they recall by numbers that were fitted to another model."""
-    included = ROOT / TARGETS["tiny"].folder
-    is_tiny = Path(model_path).is_dir() and Path(model_path).samefile(included)
+    is_tiny = Path(model_path).resolve() == (ROOT / TARGETS["tiny"].folder).resolve()
     recalls = {
         method.method
         for method in methods

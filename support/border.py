@@ -104,7 +104,6 @@ def _tell(text: str, code: int) -> int:
 
 
 def _words(error: OSError) -> str:
-    """Return what went wrong with which file."""
     if error.filename is None:
         return str(error)
     name = os.fsdecode(error.filename) if not isinstance(error.filename, int) else "a file"

@@ -48,12 +48,11 @@ def program(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def compiling(compiler: Compiler | None) -> Iterator[None]:
     """Let a compiler, such as `program`, run what is marked `fused`; None changes nothing."""
-    token = None if compiler is None else _compiler.set(compiler)
+    token = _compiler.set(compiler or _compiler.get())
     try:
         yield
     finally:
-        if token is not None:
-            _compiler.reset(token)
+        _compiler.reset(token)
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:

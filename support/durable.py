@@ -17,8 +17,6 @@ from typing import IO, Any
 
 from configs.fields import mismatch
 
-_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
-
 
 def lock(path: Path) -> IO[bytes]:
     """Return the lock file, held until it is closed; BlockingIOError if another process has it."""
@@ -66,11 +64,6 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-def flush_to_disk(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that appears at `path` as a whole when the block ends.
@@ -83,7 +76,8 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
             with hidden.open("wb") as file:
                 yield file
                 # a rename may reach the disk before the content does: the file would be empty then
-                flush_to_disk(file)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(hidden, path)
         except BaseException:
             hidden.unlink(missing_ok=True)
@@ -130,16 +124,6 @@ def append_bytes(path: Path, content: bytes) -> None:
             with suppress(OSError):
                 file.truncate(end)
             raise
-
-
-def is_whole_png(path: Path) -> bool:
-    """Return whether a file starts and ends as a PNG: enough where whole files are renamed."""
-    if not path.is_file() or path.stat().st_size < len(_PNG_START) + len(_PNG_END):
-        return False
-    with path.open("rb") as file:
-        start = file.read(len(_PNG_START))
-        file.seek(-len(_PNG_END), os.SEEK_END)
-        return start == _PNG_START and file.read() == _PNG_END
 
 
 def _encode(content: object, indent: int | None = None, finite: bool = True) -> bytes:

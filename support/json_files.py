@@ -119,10 +119,10 @@ def refuse_line(path: Path, number: int, got: str) -> NoReturn:
     raise mismatch(f"{path}, line {number}", got, _LINES)
 
 
-def shortened(value: object, size: int = 60) -> str:
-    """Return a value as Python writes it, cut to so many characters."""
+def shortened(value: object) -> str:
+    """Return a value as Python writes it, cut to 60 characters."""
     shown = repr(value)
-    return shown if len(shown) <= size else f"{shown[:size]}..."
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
 
 def _content(path: Path) -> bytes:

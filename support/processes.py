@@ -78,19 +78,6 @@ def _number(name: str, least: int = 0) -> int:
 ALONE = Processes()
 
 
-def leave_at_exit() -> None:
-    """Let this process leave its group of processes when it ends; called before it joins.
-
-    Otherwise a thread of the group may still free a tensor while Python ends, which aborts a
-    process that has done its work.
-    """
-    import torch.distributed as group
-
-    # Imported later, its functions would hold the group as a default argument, threads and all.
-    import_module("torch.distributed.nn.functional")
-    atexit.register(lambda: group.is_initialized() and group.destroy_process_group())
-
-
 def launched(device: "torch.device | None" = None) -> Processes:
     """Join the launcher's other processes; one process alone without a launcher.
 
@@ -102,7 +89,10 @@ def launched(device: "torch.device | None" = None) -> Processes:
     import torch.distributed as group
 
     if not group.is_initialized():
-        leave_at_exit()
+        # Imported later, its functions would hold the group as a default argument, threads and all.
+        import_module("torch.distributed.nn.functional")
+        # or a thread of the group might free a tensor while Python ends, which aborts the process
+        atexit.register(lambda: group.is_initialized() and group.destroy_process_group())
         on_gpus = device is not None and device.type == "cuda"
         group.init_process_group("nccl" if on_gpus else "gloo", timeout=PATIENCE)
 

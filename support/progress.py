@@ -78,9 +78,11 @@ class Progress:
             self.started, self.first = time.perf_counter(), self.done
             self.say("")
 
-    def update(self, done: int = 1) -> None:
+    def update(self, done: int = 1, words: str | None = None) -> None:
+        """Count units. words: shown after the figures from now on; None: those of before."""
         self.begin()
         self.done += done
+        self.words = self.words if words is None else words
         if self.bar is not None:
             self.bar.set_postfix_str(self.words, refresh=False)
             self.bar.update(done)
@@ -92,7 +94,6 @@ class Progress:
             self.note(self._state())
 
     def _state(self) -> str:
-        """Return the line of a log."""
         total = "" if self.total is None else f"/{self.total}"
         parts = [f"{self.done}{total} {self.unit}s"]
         if self.started is not None:
@@ -123,21 +124,8 @@ class DecodingProgress(Progress):
         self.rounds += len(step.rounds)
         self.tokens += sum(stats.accepted + 1 for stats in step.rounds)
         tau = self.tokens / max(self.rounds, 1)
-        self.words = f"{self.tokens / self.seconds:.1f} tokens/s, tau {tau:.2f}"
-        self.update(len(step.finished))
-
-
-class ImageCount(Progress):
-    """Also counts the images that are left out."""
-
-    skipped = 0
-
-    def show(self, done: int = 0, skipped: int = 0) -> None:
-        """Count images, and show the new state."""
-        self.begin()
-        self.skipped += skipped
-        self.words = f"{self.skipped} skipped"
-        self.update(done)
+        words = f"{self.tokens / self.seconds:.1f} tokens/s, tau {tau:.2f}"
+        self.update(len(step.finished), words)
 
 
 def duration(seconds: float) -> str:

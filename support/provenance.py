@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from configs.schema import RunSettings
 from configs.targets import ROOT
 
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
@@ -78,11 +77,6 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def identity(settings: RunSettings) -> dict[str, object]:
-    """Return the settings that stay the same in a folder, with hashes in place of paths."""
-    return with_hashes(settings.identity())
 
 
 def with_hashes(values: Mapping[str, Any]) -> dict[str, object]:

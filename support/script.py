@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import get_type_hints
 
 import fire
-from fire.decorators import SetParseFn
-from fire.parser import DefaultParseValue
+from fire.decorators import SetParseFns
 
 from configs.fields import mismatch, one_of
 from support.border import run_guarded
@@ -26,19 +25,11 @@ def run_script(function: Callable[..., None]) -> None:
 
     def run() -> None:
         _check_flags(function, sys.argv[1:])
-        fire.Fire(_with_texts(function))
+        texts = {name: str for name, kind in get_type_hints(function).items() if kind in _TEXTS}
+        fire.Fire(SetParseFns(**texts)(function))
 
     if code := run_guarded(run, refusals=ValueError):
         sys.exit(code)
-
-
-def _with_texts(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function, marked so that fire leaves the values of text parameters as typed."""
-    kinds = get_type_hints(function)
-    others = [name for name in signature(function).parameters if kinds.get(name) not in _TEXTS]
-    # Without names, SetParseFn sets fire's default for all parameters; names override it.
-    function = SetParseFn(str)(function)
-    return SetParseFn(DefaultParseValue, *others)(function) if others else function
 
 
 def _check_flags(function: Callable[..., None], words: list[str]) -> None:

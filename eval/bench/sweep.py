@@ -24,7 +24,7 @@ from support.durable import append_lines, new_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
 from support.progress import Progress, plural
-from support.provenance import identity, revision, versions
+from support.provenance import revision, versions, with_hashes
 
 # Settings that change times, though not images.
 _SHARED = ("batch_size", "cfg_mode", "device_map", "compile")
@@ -95,7 +95,7 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress
 def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
     """Return all that a cell's figures depend on: settings, weights, images, and the machine."""
     return {
-        **identity(settings.run.with_method(method)),
+        **with_hashes(settings.run.with_method(method).identity()),
         **{name: getattr(settings.run, name) for name in _SHARED},
         "images": len(bench.jobs),
         "jobs": sha256(json.dumps(list(map(asdict, bench.jobs))).encode()).hexdigest()[:16],

@@ -41,7 +41,7 @@ from support.durable import append_lines, make_writable, replace_file
 from support.json_files import mended_lines
 from support.output import remark
 from support.progress import Progress, plural
-from support.provenance import identity, revision
+from support.provenance import revision, with_hashes
 from support.tables import NONE, Table, number
 
 FIT_IMAGES, SHARE_OF_FIT = 4, 0.2  # images that numbers are fitted to; most of the time for them
@@ -364,7 +364,7 @@ def _key(settings: TuneSettings) -> str:
     # Apart, since the conditions of plain decoding name no drafter.
     drafter = conditions(settings.run).get("drafter")
     jobs = list(map(asdict, jobs_of_turn(run, 0)))
-    text = json.dumps([identity(run), conditions(run), drafter, jobs], sort_keys=True)
+    text = json.dumps([with_hashes(run.identity()), conditions(run), drafter, jobs], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:16]
 
 

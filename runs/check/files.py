@@ -137,7 +137,6 @@ class Examination:
         spec_of: Callable[[dict], TransformerSpec] | None,  # None: nothing to compare it with
         network_of: Callable[[dict], Network],
     ) -> None:
-        """Look at folder, config.json, weight files and keys of one network."""
         with self._catching(files.part, "folder", files.flag):
             files.folder = checkpoint_folder(files.path, f"--{files.flag}", download=False)
         if files.folder is None:
@@ -209,7 +208,6 @@ class Examination:
         return checked
 
     def _compare_positions(self, spec: TransformerSpec, together: Checked) -> None:
-        """Compare the positions of the target with those that an image and a prompt take."""
         grid, needed = together.grid, together.grid.slots(together.grid.tokens)
         ends = f" and {grid.rows} row ends" if needed > grid.tokens else ""
         room = spec.max_positions - needed

@@ -6,7 +6,7 @@ generates the first rows of the same images, whose tokens have to be equal.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,8 +23,7 @@ from configs.tools import InspectSettings
 from decoding.images import Job
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
-from drafters.training.rows import Rows, join_prompts, target_rows
-from models.base import Layers
+from drafters.training.rows import join_prompts, target_rows
 from models.registry import FAMILIES, load_codec
 from models.target import TargetModel
 from runs.check.report import Finding, judged, size, skipped
@@ -70,14 +69,6 @@ class FirstRows:
 
 
 @dataclass(frozen=True)
-class PictureScores:
-    """What the target predicts while it reads a known picture of n + 1 codes."""
-
-    guided: Tensor  # (n,) total variation that guidance makes
-    order: Tensor  # (m,) see `order_rates`
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """A loaded checkpoint and what several checks share: pictures, their scores, generated images.
 
@@ -110,9 +101,10 @@ class Checkpoint:
         return self._codec.images.encode(self.pictures)
 
     @cached_property
-    def scores(self) -> list[PictureScores]:
-        """The target's predictions for every known picture; a FloatingPointError if not finite."""
-        return [self._score(*pair) for pair in zip(self.captions, self.codes, strict=True)]
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """What the target predicts while it reads the known pictures; see `_score`."""
+        guided, order = zip(*map(self._score, self.captions, self.codes), strict=True)
+        return torch.cat(guided), torch.cat(order)
 
     @cached_property
     def first_rows(self) -> Session:
@@ -130,25 +122,14 @@ class Checkpoint:
 
     @cached_property
     def generated(self) -> dict[str, Measurement]:
-        """The same by every method that the checkpoint has parts for, plain decoding first."""
-        measured = {"ar": self.plain}
+        """The same by every other method that the checkpoint has parts for."""
+        measured = {}
         for name, entry in METHODS.items():
             if not entry.speculative or entry.drafted and self.session.drafter is None:
                 continue
             engine = self.first_rows.open_engine(MethodSettings(name))
             measured[name] = measure(engine, self.jobs)
         return measured
-
-    def rows(
-        self, target: TargetModel, prompts: Sequence[str], codes: Tensor, layers: Layers = ()
-    ) -> Rows:
-        """Return the target's features after prompts and codes (images, tokens).
-
-        layers: whose hidden states stand behind the features, as drafters read them.
-        """
-        guidance = self.settings.sampling.guidance
-        prompt = join_prompts([target.prompt(text, guidance) for text in prompts])
-        return target_rows(target, prompt, codes, layers)
 
     @cached_property
     def _codec(self):
@@ -164,8 +145,13 @@ class Checkpoint:
         scene = scene.resize(enlarged, Image.Resampling.BICUBIC)
         return torch.from_numpy(np.array(self._codec.fit(scene, self._codec.size)))
 
-    def _score(self, text: str, codes: Tensor) -> PictureScores:
-        rows = self.rows(self.target, [text], codes[None])
+    def _score(self, text: str, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the total variation that guidance makes (tokens - 1,), and `order_rates`.
+
+        A FloatingPointError if a prediction is not finite.
+        """
+        prompt = self.target.prompt(text, self.settings.sampling.guidance)
+        rows = target_rows(self.target, prompt, codes[None])
         levels = Levels.of(self.target.grid, 1, rows.ids.device)
         logits = self.target.score(levels.wanted(rows)).float()  # (guidance, tokens - 1, codes)
         if not logits.isfinite().all():
@@ -173,7 +159,7 @@ class Checkpoint:
         log_p = logits[0].log_softmax(-1)
         mixed = sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
         guided = (mixed - log_p.exp()).abs().sum(-1) / 2
-        return PictureScores(guided, order_rates(log_p, codes.to(log_p.device)))
+        return guided, order_rates(log_p, codes.to(log_p.device))
 
 
 def run_checks(settings: InspectSettings) -> Iterator[Finding]:
@@ -217,7 +203,7 @@ def check_guidance(checkpoint: Checkpoint) -> Finding:
     sampling = checkpoint.settings.sampling
     if sampling.guidance == 1:
         return skipped("--cfg 1: no guidance")
-    apart = torch.cat([picture.guided for picture in checkpoint.scores]).mean().item()
+    apart = checkpoint.scores[0].mean().item()
     return judged(
         apart > LEAST_GUIDANCE,
         f"scale {sampling.cfg:g} moves the distributions by {apart:.3f} (total variation; at least "
@@ -254,7 +240,7 @@ def _psnr(pictures: Tensor, others: Tensor) -> float:
 
 def check_codes(checkpoint: Checkpoint) -> Finding:
     """Check that the target expects the known pictures' codes where they are."""
-    rates = torch.cat([picture.order for picture in checkpoint.scores])
+    rates = checkpoint.scores[1]
     if len(rates) < 2:
         return skipped("the pictures are too small: fewer than three different codes")
     rate, error = rates.mean().item(), (rates.std() / len(rates) ** 0.5).item()
@@ -313,9 +299,9 @@ def _drafted(checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     target, head = checkpoint.first_rows.target, checkpoint.session.drafter
     distribution = sampling_distribution(checkpoint.settings.sampling)
     images = checkpoint.plain.images
-    prompts = [image.job.prompt for image in images]
+    prompts = [target.prompt(image.job.prompt, distribution.guidance) for image in images]
     codes = torch.stack([image.codes for image in images])
-    rows = checkpoint.rows(target, prompts, codes, head.spec.target_layers)
+    rows = target_rows(target, join_prompts(prompts), codes, head.spec.target_layers)
     log_p = target_distribution(target, rows, distribution)
     (log_q,) = draft_distributions(target, head, rows, distribution, depths=1)
     return log_p, log_q
@@ -329,7 +315,6 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
     results = {
         name: compare(*compared, plain, measured.images, near_tie)
         for name, measured in checkpoint.generated.items()
-        if name != "ar"
     }
     identical = sum(result.identical for result in results.values())
     ties = sum(result.near_ties for result in results.values())

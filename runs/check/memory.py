@@ -22,8 +22,6 @@ from models.quantize import copies_bytes, weight_bytes
 from runs.methods import build_policy
 from runs.session import DTYPES
 
-UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
-
 
 def memory_of(
     settings: InspectSettings,
@@ -32,7 +30,7 @@ def memory_of(
     image: tuple[ImageGrid, int] | None,  # of its tokens, and how many different ones there are
 ) -> dict[str, int]:
     """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
-    grid = UNKNOWN_GRID if image is None else image[0]
+    grid = ImageGrid(1, 1) if image is None else image[0]  # unknown where parts do not fit together
     trees = largest_trees(grid)
     memory: dict[str, int] = {}
     if target is not None:

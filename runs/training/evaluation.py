@@ -49,30 +49,25 @@ class Evaluation:
         figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
         with printed_unless_saved(figures):
             figures["decoding"] = self.decoding(folder, head)
-            replace_file(self._path, encode_json(figures))
+            replace_file(self.path, encode_json(figures))
         return figures
 
     def done(self, step: int) -> bool:
         """Return whether evaluation.json has the figures of a step."""
-        path = self._path
-        if not path.exists():
+        if not self.path.exists():
             return False
-        figures = read_object(path)
+        figures = read_object(self.path)
         if not isinstance(figures.get("step"), int):
             advice = "Delete it, and the drafter is evaluated again."
-            raise mismatch(str(path), "no step", "a file of this training", advice)
+            raise mismatch(str(self.path), "no step", "a file of this training", advice)
         return figures["step"] == step
-
-    def forget(self) -> None:
-        """Delete evaluation.json, if there is one."""
-        self._path.unlink(missing_ok=True)
 
     def verdict(self) -> str:
         """Return the last evaluation in words; a doubtful speed-up is marked, and why comes first.
 
         The last line says where the drafter is, what it reaches, and how to use it.
         """
-        figures = read_object(self._path).get("decoding") or {}
+        figures = read_object(self.path).get("decoding") or {}
         drafter = self.settings.folder / "drafter"
         reached = ""
         if figures:  # --eval_images 0 decodes nothing
@@ -83,7 +78,7 @@ class Evaluation:
         return "\n".join([*(f"(!) {text}" for text in figures.get("doubts", ())), last])
 
     @property
-    def _path(self) -> Path:
+    def path(self) -> Path:
         return self.settings.folder / "evaluation.json"
 
     @torch.inference_mode()

@@ -203,8 +203,8 @@ class Training:
             self._check_flags(state)
         self.evaluation.done(self.settings.steps)  # a foreign evaluation.json ends it here
         self.crew.wait()
-        if state is None and self.crew.rank == 0:
-            self.evaluation.forget()  # of a training whose checkpoint was deleted
+        if state is None and self.crew.rank == 0:  # of a training whose checkpoint was deleted
+            self.evaluation.path.unlink(missing_ok=True)
         if state is not None:
             try:
                 self.lessons.load(state)

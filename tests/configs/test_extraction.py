@@ -68,6 +68,10 @@ def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, file):
             read("--output_dir=out", *OWN, f"--prompt={path}")
 
 
+def test_a_prompt_may_begin_as_a_home_that_nobody_has(read):
+    assert read("--output_dir=out", *OWN, "--prompt=~ 5 cats").prompt == "~ 5 cats"
+
+
 def test_images_and_shards_lie_in_two_folders(read, tmp_path):
     with pytest.raises(SettingsError, match="--output_dir: .* another folder than --data_dir"):
         read(f"--output_dir={tmp_path}/", data=True)

@@ -78,5 +78,7 @@ def test_its_images_are_those_of_plain_decoding(plugin, tmp_path):
 def test_a_module_that_is_not_there_is_refused_and_a_broken_one_keeps_its_traceback(plugin):
     with pytest.raises(SettingsError, match="--plugin: expected the name of a.*got 'none.such'"):
         settings("--plugin=none.such")
+    with pytest.raises(SettingsError, match="--plugin: expected the name of a.*got './mine.py'"):
+        settings("--plugin=./mine.py")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         settings("--plugin=broken_methods")

@@ -81,6 +81,8 @@ draw --num_images=0          : --num_images: expected -1 (all) or at least 1…g
 draw --top_p=0               : --top_p: expected a number above 0, at most 1…got 0.0
 draw --device=gpu            : --device: expected auto, cpu, cuda…got 'gpu'
 draw --device=cuda:x         : --device: …got 'cuda:x'
+draw --device=cuda:007       : --device: …got 'cuda:007'
+draw --device=cuda:300       : --device: …got 'cuda:300'
 draw --method=EAGLE2         : --method: …got 'EAGLE2'
 draw --adt_beta=1.5          : --adt_beta: …got 1.5
 draw --verifier=lantern --lantern_k=0 : --lantern_k: …got 0

@@ -10,7 +10,7 @@ from fake_session import FakeEngine
 
 from decoding.images import Job
 from support import progress as module
-from support.progress import DecodingProgress, ImageCount, Progress
+from support.progress import DecodingProgress, Progress
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
@@ -47,10 +47,10 @@ def test_a_log_has_a_line_at_once_and_others_while_nothing_happens(fast_log, cap
 
 
 def test_without_a_total_and_with_a_limit_of_time(fast_log, capsys) -> None:
-    with ImageCount("encoding") as shown:
-        shown.show(done=2)
-        shown.show(skipped=1)
-        line = wait_for(capsys, "skipped")[-1]
+    with Progress("encoding") as shown:
+        shown.update(2, "0 skipped")
+        shown.update(0, "1 skipped")
+        line = wait_for(capsys, "1 skipped")[-1]
     assert re.fullmatch(r"2 images, [\d,]+ images/h, 1 skipped", line)
     with Progress("trying") as shown:
         shown.limit = 3600.0

@@ -19,7 +19,7 @@ from configs.sampling import SamplingSettings
 from configs.targets import ROOT
 from configs.tools import InspectSettings
 from runs.check import loaded
-from runs.check.loaded import CHECKS, Checkpoint, PictureScores, run_checks
+from runs.check.loaded import CHECKS, Checkpoint, run_checks
 from runs.check.report import Finding
 
 TINY = ROOT / "ckpts" / "tiny"
@@ -165,7 +165,7 @@ def test_weights_with_nan(checkpoint, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(("guided", "state"), [(0.2, "ok"), (1e-4, "FAULT")])
 def test_the_least_that_guidance_has_to_change(guided, state, small) -> None:
     subject = copy.copy(small)
-    subject.__dict__["scores"] = [PictureScores(torch.full((4,), guided), torch.ones(4))]
+    subject.__dict__["scores"] = torch.full((4,), guided), torch.ones(4)
     assert check("guidance", subject).state == state
 
 
