@@ -28,8 +28,7 @@ parallel=("$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" "${train[
 for split in $splits; do
   "$PY" -m scripts.tiny.images --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}" "${crops[@]}"
 done
-"$PY" -m scripts.tiny.make_tokenizer --work_dir "$WORK" --output_dir "$MODEL/tokenizer"
-"$PY" -m scripts.tiny.make_config --model_dir "$MODEL"
+"$PY" -m scripts.tiny.make_config --work_dir "$WORK" --model_dir "$MODEL"
 "$PY" "${train[@]}" --network vqgan --minutes "${VQGAN_MINUTES:-27}" ${START:+--start_from "$START"}
 for split in $splits; do
   "$PY" -m scripts.tiny.encode --work_dir "$WORK" --split "${split%:*}" --vqgan "$MODEL/tokenizer"
