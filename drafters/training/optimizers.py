@@ -115,15 +115,10 @@ def apply_gradients(
     clip: float,
     figure: Tensor,
 ) -> None:
-    """Update weights by the gradients that all processes have computed.
+    """Update weights by the gradients that all processes have computed, a step of each optimiser.
 
-    Args:
-        weights: those with gradients.
-        optimizers: each makes one step.
-        crew: the processes that share the batch.
-        rate: learning rate.
-        clip: largest norm of the gradients.
-        figure: such as the loss; replaced by its mean over the processes.
+    rate: learning rate. clip: largest norm of the gradients. figure: such as the loss; replaced by
+    its mean over the processes.
     """
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     # before clipping, so that every process clips by the same norm
