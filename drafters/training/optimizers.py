@@ -1,7 +1,7 @@
 """What an update does with gradients: learning rate, AdamW or Muon, moving average of weights."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -131,13 +131,12 @@ def apply_gradients(
 
 
 class AveragedWeights:
-    """The exponential moving average of a module's trained weights.
+    """The exponential moving average of trained weights.
 
     values: by name; empty if `decay` is 0.
     """
 
-    def __init__(self, module: nn.Module, decay: float):
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    def __init__(self, trained: Mapping[str, Tensor], decay: float):
         self.decay, self.trained = decay, trained if decay else {}
         self.restart()
 
