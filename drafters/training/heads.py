@@ -7,7 +7,6 @@ written file the embeddings are the target's own, and the head's weights for the
 instead.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from models.files.network import public_state
 from models.linear import forget_packed
 from models.registry import FAMILIES
 from models.target import TargetModel
-from support.durable import replace_file
+from support.durable import encode_json, replace_file
 from support.json_files import read_object
 
 # Public loaders of such heads read this entry; ours has no dropout.
@@ -137,4 +136,4 @@ def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, sca
     half = {key: value.half().cpu().contiguous() for key, value in state.items()}
     content = save(half, {"format": "pt"})
     replace_file(folder / "model.safetensors", content)
-    replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    replace_file(folder / "config.json", encode_json(config, indent=2))
