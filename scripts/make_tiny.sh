@@ -37,7 +37,7 @@ done
 "${parallel[@]}" --network model --minutes "${MODEL_MINUTES:-270}" ${START:+--start_from "$START"}
 "$PY" main.py vq_distances --model tiny --model_path "$MODEL"
 
-[ "$PICTURES" ] || "$PY" "${train[@]}" --network attributes
+[ "$PICTURES" ] || "$PY" "${train[@]}" --network attributes --minutes 5 # 2,400 steps on one CPU core
 
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 4000 --batch_size 16 \
   --prompt "$WORK/prompts_train.txt" --method ar --output_dir "$WORK/own"
