@@ -1,5 +1,6 @@
 """How often a drafter's candidates hold the target's choice, per level."""
 
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
 from models.target import TargetModel
 
-PROPOSALS = ("topk", "coupled")
 CANDIDATES = (1, 4, 10)
 LEVELS = 8  # that have figures, in images of enough tokens
 
@@ -43,8 +43,8 @@ class Gathered:
     """Collects by level where a drafter's candidates hold the target's choice."""
 
     def __init__(self):
-        # level -> figure -> its values (n,) of some positions each
-        self.levels: dict[int, dict[str, list[Tensor]]] = {}
+        # (level, proposal or "", figure) -> its values (n,) of some positions each
+        self.values: defaultdict[tuple[int, str, str], list[Tensor]] = defaultdict(list)
 
     def judge(
         self,
@@ -74,24 +74,24 @@ class Gathered:
         noise: (n, vocab or 1) that the target chooses with; zeros at temperature 0.
         """
         choices = choose(log_p, noise)
-        figures = {"total_variation": (log_p.exp() - log_q.exp()).abs().sum(-1) / 2}
-        for name, values in zip(PROPOSALS, (log_q, log_q + noise), strict=True):
-            figures |= {f"{name} {k}": found for k, found in held(values, choices).items()}
-        kept = self.levels.setdefault(level, {})
-        for name, found in figures.items():
-            kept.setdefault(name, []).append(found.float().cpu())
+        apart = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+        figures = {
+            "topk": held(log_q, choices),
+            "coupled": held(log_q + noise, choices),
+            "": {"total_variation": apart},
+        }
+        for proposal, found in figures.items():
+            for name, values in found.items():
+                self.values[level, proposal, name].append(values.float().cpu())
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row per level: its number, total variation, and figures of each proposal."""
-        rows = []
-        for level, kept in self.levels.items():
-            row: dict[str, Any] = {"depth": level} | {name: {} for name in PROPOSALS}
-            for name, values in kept.items():
-                *proposal, figure = name.split()
-                place = row[proposal[0]] if proposal else row
-                place[figure] = torch.cat(values).mean().item()
-            rows.append(row)
-        return rows
+        rows: dict[int, dict[str, Any]] = {}
+        for (level, proposal, name), values in self.values.items():
+            row = rows.setdefault(level, {"depth": level})
+            place = row.setdefault(proposal, {}) if proposal else row
+            place[name] = torch.cat(values).mean().item()
+        return list(rows.values())
 
 
 def held(values: Tensor, choices: Tensor) -> dict[str, Tensor]:
