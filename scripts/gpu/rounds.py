@@ -152,24 +152,23 @@ def profile_rounds(opened: Callable[[], Rounds], count: int, milliseconds: float
     """
     start = opened()
     list(islice(start(), count))
-    return _device_work(start(), milliseconds) | {"waits": _waits(start())}
-
-
-def _device_work(steps: Iterator[StepStats], milliseconds: float) -> Figures:
-    """Return kernel launches per round, and the share of a round's time without a kernel."""
+    steps = start()
     next(steps)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        count = sum(1 for _ in islice(steps, PROFILED))
+        profiled = sum(1 for _ in islice(steps, PROFILED))
     events = [
         event
         for event in profiler.key_averages()
         # annotated ranges would count their kernels' time twice
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation
     ]
-    busy = sum(event.self_device_time_total for event in events) / 1000 / count
-    # Of a round that was not profiled: the profiler slows the host, not the kernels.
-    share = max(0.0, 1 - busy / milliseconds)
-    return {"launches": sum(event.count for event in events) / count, "host_share": share}
+    busy = sum(event.self_device_time_total for event in events) / 1000 / profiled
+    return {
+        "launches": sum(event.count for event in events) / profiled,
+        # Of a round that was not profiled: the profiler slows the host, not the kernels.
+        "host_share": max(0.0, 1 - busy / milliseconds),
+        "waits": _waits(start()),
+    }
 
 
 def _waits(steps: Iterator[StepStats]) -> float:
