@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError, mismatch, refusing, settings_dict
-from drafters.training.shards import Example, ShardWriter, Tokens, shard_paths
+from drafters.training.shards import Example, ShardWriter, Tokens, read_skipped, shard_paths
 from models.codecs.codec import Codec, on_white
 from models.files.folders import checkpoint_folder
 from models.registry import load_codec
@@ -30,7 +30,6 @@ from scenes.captions import scene_captions
 from support.border import Failure
 from support.devices import pick_device
 from support.durable import make_writable
-from support.json_files import read_lines
 from support.processes import Processes, launched
 from support.progress import Progress, plural
 from support.provenance import checkpoint_id, with_hashes
@@ -213,9 +212,7 @@ def _draw(
 
 def _summary(folder: Path, new: int) -> tuple[int, str]:
     """Return the number of images in the folder, and a line that says what was skipped and why."""
-    entries = [
-        entry for path in sorted(folder.glob("skipped*.jsonl")) for entry in read_lines(path)
-    ]
+    entries = read_skipped(folder)
     reasons = Counter(str(entry.get("reason")).partition(":")[0] for entry in entries).most_common()
     images = len(Tokens.read(folder)) if shard_paths(folder) else 0
     listed = "".join(f", {number} {reason}" for reason, number in reasons)

@@ -17,7 +17,6 @@ OBJECT_COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "white",
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "diamond", "heart")
 SIZES = ("small", "large")
 FILLS = ("solid", "striped", "dotted")
-RELATIONS = ("left of", "right of", "above", "below")
 
 # Another number would make other scenes: the shipped model was trained on those of "train".
 _SPLIT_SEEDS = {"train": 101, "validation": 102, "test": 103}

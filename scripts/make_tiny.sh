@@ -28,8 +28,7 @@ parallel=("$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" "${train[
 for split in $splits; do
   "$PY" -m scripts.tiny.images --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}" "${crops[@]}"
 done
-"$PY" -m scripts.tiny.make_tokenizer --work_dir "$WORK" --output_dir "$MODEL/tokenizer"
-"$PY" -m scripts.tiny.make_config --model_dir "$MODEL"
+"$PY" -m scripts.tiny.make_config --work_dir "$WORK" --model_dir "$MODEL"
 "$PY" "${train[@]}" --network vqgan --minutes "${VQGAN_MINUTES:-27}" ${START:+--start_from "$START"}
 for split in $splits; do
   "$PY" -m scripts.tiny.encode --work_dir "$WORK" --split "${split%:*}" --vqgan "$MODEL/tokenizer"
@@ -38,7 +37,7 @@ done
 "${parallel[@]}" --network model --minutes "${MODEL_MINUTES:-270}" ${START:+--start_from "$START"}
 "$PY" main.py vq_distances --model tiny --model_path "$MODEL"
 
-[ "$PICTURES" ] || "$PY" "${train[@]}" --network attributes
+[ "$PICTURES" ] || "$PY" "${train[@]}" --network attributes --minutes 5 # 2,400 steps on one CPU core
 
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 4000 --batch_size 16 \
   --prompt "$WORK/prompts_train.txt" --method ar --output_dir "$WORK/own"

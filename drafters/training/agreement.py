@@ -1,5 +1,6 @@
 """How often a drafter's candidates hold the target's choice, per level."""
 
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
 from models.target import TargetModel
 
-PROPOSALS = ("topk", "coupled")
 CANDIDATES = (1, 4, 10)
 LEVELS = 8  # that have figures, in images of enough tokens
 
@@ -43,8 +43,8 @@ class Gathered:
     """Collects by level where a drafter's candidates hold the target's choice."""
 
     def __init__(self):
-        # level -> figure -> its values (n,) of some positions each
-        self.levels: dict[int, dict[str, list[Tensor]]] = {}
+        # (level, proposal or "", figure) -> its values (n,) of some positions each
+        self.values: defaultdict[tuple[int, str, str], list[Tensor]] = defaultdict(list)
 
     def judge(
         self,
@@ -57,12 +57,7 @@ class Gathered:
     ) -> None:
         """Add an image: what a head drafts after its tokens, and what the target chooses there.
 
-        Args:
-            target, head: with its drafter.
-            rows: of the image.
-            distribution: to draft and to choose from.
-            depths: levels.
-            seed: of the noise that chooses; the one it was decoded with chooses its own tokens.
+        seed: of the noise that chooses; the one it was decoded with chooses its own tokens.
         """
         log_p = target_distribution(target, rows, distribution)[0]
         positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
@@ -74,33 +69,29 @@ class Gathered:
             self.add(level, log_q[0], log_p[level - 1 :], noise[level - 1 :])
 
     def add(self, level: int, log_q: Tensor, log_p: Tensor, noise: Tensor) -> None:
-        """Add n positions of one level.
+        """Add n positions of one level, by the distributions (n, vocab) of drafter and target.
 
-        Args:
-            level: from 1.
-            log_q: (n, vocab) the drafter's distributions.
-            log_p: (n, vocab) the target's.
-            noise: (n, vocab or 1) that the target chooses with; zeros at temperature 0.
+        noise: (n, vocab or 1) that the target chooses with; zeros at temperature 0.
         """
         choices = choose(log_p, noise)
-        figures = {"total_variation": (log_p.exp() - log_q.exp()).abs().sum(-1) / 2}
-        for name, values in zip(PROPOSALS, (log_q, log_q + noise), strict=True):
-            figures |= {f"{name} {k}": found for k, found in held(values, choices).items()}
-        kept = self.levels.setdefault(level, {})
-        for name, found in figures.items():
-            kept.setdefault(name, []).append(found.float().cpu())
+        apart = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+        figures = {
+            "topk": held(log_q, choices),
+            "coupled": held(log_q + noise, choices),
+            "": {"total_variation": apart},
+        }
+        for proposal, found in figures.items():
+            for name, values in found.items():
+                self.values[level, proposal, name].append(values.float().cpu())
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row per level: its number, total variation, and figures of each proposal."""
-        rows = []
-        for level, kept in self.levels.items():
-            row: dict[str, Any] = {"depth": level} | {name: {} for name in PROPOSALS}
-            for name, values in kept.items():
-                *proposal, figure = name.split()
-                place = row[proposal[0]] if proposal else row
-                place[figure] = torch.cat(values).mean().item()
-            rows.append(row)
-        return rows
+        rows: dict[int, dict[str, Any]] = {}
+        for (level, proposal, name), values in self.values.items():
+            row = rows.setdefault(level, {"depth": level})
+            place = row.setdefault(proposal, {}) if proposal else row
+            place[name] = torch.cat(values).mean().item()
+        return list(rows.values())
 
 
 def held(values: Tensor, choices: Tensor) -> dict[str, Tensor]:
@@ -108,7 +99,7 @@ def held(values: Tensor, choices: Tensor) -> dict[str, Tensor]:
 
     hit_k: among the best k. cut: no, since the drafter's top-k or top-p excludes them.
     """
-    hit = values.topk(min(max(CANDIDATES), values.shape[-1]), -1).indices == choices[:, None]
+    hit = values.topk(max(CANDIDATES), -1).indices == choices[:, None]
     found = {f"hit_{k}": hit[:, :k].any(-1) for k in CANDIDATES}
     return found | {"cut": values.gather(1, choices[:, None])[:, 0] == -torch.inf}
 
@@ -116,12 +107,8 @@ def held(values: Tensor, choices: Tensor) -> dict[str, Tensor]:
 def compared(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what estimates of `coupled` drafts compare: values, which is chosen, and whether any.
 
-    (n, COMPARED), (n,) and (n,) bool.
-
-    Args:
-        values: (n, vocab) log q plus noise.
-        choices: (n,) the target's tokens.
+    (n, COMPARED), (n,) and (n,) bool, of log q plus noise (n, vocab) and the target's choices (n,).
     """
-    values, codes = values.topk(min(COMPARED, values.shape[-1]), -1)
+    values, codes = values.topk(COMPARED, -1)
     chosen = codes == choices[:, None]
     return values, chosen.long().argmax(-1), chosen.any(-1)

@@ -115,12 +115,7 @@ def cached(
 ) -> Cached:
     """Fill the folder with what is missing, each process its own shards; return its reader.
 
-    Args:
-        computed: makes what is missing.
-        folder: where the features lie.
-        source: what tells tokens and target from others, by name.
-        crew: the processes that share the work.
-        progress: says how far it is.
+    source: what tells tokens and target from others, by name.
 
     Raises:
         SettingsError: the folder holds features of other tokens or of another target, or the disk
@@ -142,7 +137,7 @@ def cached(
         refuse("cache_features", str(folder), allowed)
     # none may write before all have listed what is missing, since they share out that list
     crew.wait()
-    own = missing[crew.rank :: crew.count]
+    own = crew.share(missing)
     for count, number in enumerate(own):
         progress.say(f"features: {count} of {plural(len(own), 'file')}")
         replace_file(shard_path(folder, number), _shard(computed, shards[number]))

@@ -7,7 +7,6 @@ written file the embeddings are the target's own, and the head's weights for the
 instead.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from models.files.network import public_state
 from models.linear import forget_packed
 from models.registry import FAMILIES
 from models.target import TargetModel
-from support.durable import replace_file
+from support.durable import encode_json, replace_file
 from support.json_files import read_object
 
 # Public loaders of such heads read this entry; ours has no dropout.
@@ -78,7 +77,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
     if settings.start_from is None:
         spec = replace(target.drafter_spec(config), target_layers=layers)
         with target.device:
-            head = KINDS[settings.drafter].network(spec, config["bias"])
+            head = KINDS[settings.drafter].network(spec, True)
         _initialise(head, settings.seed)
     else:
         head = load_drafter(settings.start_from, target, torch.float32)
@@ -120,8 +119,7 @@ def _initialise(head: nn.Module, seed: int) -> None:
         # norms begin at 1 and `states` at 0, and the embedding becomes the target's
         if parameter.ndim > 1 and not any(kept in name for kept in ("norm", "embedding", "states")):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
-    if head.fc.bias is not None:
-        head.fc.bias.zero_()
+    head.fc.bias.zero_()
 
 
 def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, scale: float) -> None:
@@ -138,4 +136,4 @@ def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, sca
     half = {key: value.half().cpu().contiguous() for key, value in state.items()}
     content = save(half, {"format": "pt"})
     replace_file(folder / "model.safetensors", content)
-    replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    replace_file(folder / "config.json", encode_json(config, indent=2))

@@ -39,7 +39,7 @@ class Lessons:
         self.rows, self.images = source
         self.device = target.device
         self.trained = {name: p for name, p in head.named_parameters() if p.requires_grad}
-        self.average = AveragedWeights(head, settings.ema)
+        self.average = AveragedWeights(self.trained, settings.ema)
         precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
         self.optimizers = make_optimizers(head, precision if settings.optimizer == "muon" else None)
         self.loss = loss_of(settings, target)

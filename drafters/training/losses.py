@@ -28,9 +28,7 @@ def unroll(
     (training-time test, arXiv 2503.01840). Keys and values of earlier depths are kept.
 
     Args:
-        head: the drafter, or a stand-in of tests.
         rows: of the dtype that the head computes in, with the hidden states that it reads.
-        depths: how many.
         noise: (rows, drafted, hidden), added to the features of the slots that decoding uses.
         shift: 1; 0 pairs feature i with token i, as earlier code did, for comparisons only.
 

@@ -1,7 +1,7 @@
 """What an update does with gradients: learning rate, AdamW or Muon, moving average of weights."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -115,15 +115,10 @@ def apply_gradients(
     clip: float,
     figure: Tensor,
 ) -> None:
-    """Update weights by the gradients that all processes have computed.
+    """Update weights by the gradients that all processes have computed, a step of each optimiser.
 
-    Args:
-        weights: those with gradients.
-        optimizers: each makes one step.
-        crew: the processes that share the batch.
-        rate: learning rate.
-        clip: largest norm of the gradients.
-        figure: such as the loss; replaced by its mean over the processes.
+    rate: learning rate. clip: largest norm of the gradients. figure: such as the loss; replaced by
+    its mean over the processes.
     """
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     # before clipping, so that every process clips by the same norm
@@ -136,13 +131,12 @@ def apply_gradients(
 
 
 class AveragedWeights:
-    """The exponential moving average of a module's trained weights.
+    """The exponential moving average of trained weights.
 
     values: by name; empty if `decay` is 0.
     """
 
-    def __init__(self, module: nn.Module, decay: float):
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    def __init__(self, trained: Mapping[str, Tensor], decay: float):
         self.decay, self.trained = decay, trained if decay else {}
         self.restart()
 

@@ -1,7 +1,7 @@
 """A target's features of given images, for training: sequences of all guidance rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -154,7 +154,7 @@ def target_rows(
     mask = mask_of(visible[:, :length, :length], like).expand(len(ids), -1, -1, -1)
     cache = Joined()
     before = Context(positions[:, :length], mask, cache)
-    read = target.read(replace(prompt, origins=origins), before, layers)
+    read = target.read(prompt, before, layers)
     # no pass follows that of the image, so its keys and values need not stay
     cache.keeps = False
     image = Context(positions[:, length:], mask_of(visible[:, length:], like), cache)

@@ -162,6 +162,11 @@ def shard_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob(SHARDS))
 
 
+def read_skipped(folder: Path) -> list[Line]:
+    """Return id and reason of what was left out, by all processes."""
+    return [entry for path in sorted(folder.glob("skipped*.jsonl")) for entry in read_lines(path)]
+
+
 def read_about(folder: Path) -> Line:
     """Return about.json; a SettingsError if it is missing, damaged or lacks the codes' numbers."""
     path = folder / "about.json"
@@ -256,25 +261,20 @@ class ShardWriter:
 
     def _known(self) -> set[str]:
         """Return the ids in the folder's shards and lists of what was skipped."""
-        skipped = [entry for path in self._skipped() for entry in read_lines(path)]
         entries = [entry for path in shard_paths(self.folder) for entry in read_shard(path)[0]]
-        return {entry["id"] for entry in (*entries, *skipped)}
-
-    def _skipped(self) -> list[Path]:
-        return sorted(self.folder.glob("skipped*.jsonl"))
+        return {entry["id"] for entry in (*entries, *read_skipped(self.folder))}
 
     def _claim(self, about: dict[str, Any]) -> None:
         """Write about.json into a new folder; refuse one with tokens of other settings."""
         path = self.folder / "about.json"
-        begun = bool(shard_paths(self.folder) or self._skipped())
-        if begun and not path.exists():
+        there = read_about(self.folder) if path.exists() else None  # another program's stays
+        if not (shard_paths(self.folder) or read_skipped(self.folder)):
+            replace_file(path, encode_json(about, indent=2))
+            return
+        if there is None:
             got = "tokens without about.json"
             raise mismatch(str(self.folder), got, "an empty folder or one of this command")
-        if path.exists():
-            read_about(self.folder)  # raises for another program's file, which stays
-        if not begun:
-            replace_file(path, encode_json(about, indent=2))
-        changed = differences(_by_flag(read_about(self.folder)), _by_flag(about))
+        changed = differences(_by_flag(there), _by_flag(about))
         # flags first, which a user can change; other entries only where no flag differs
         changed = [text for text in changed if text.startswith("--")] or changed
         if changed:
@@ -283,9 +283,7 @@ class ShardWriter:
             raise mismatch(str(self.folder), got, "tokens with the same settings", advice)
 
     def add(self, example: Example) -> None:
-        """Keep an example; a ValueError for an id that is done already."""
-        if example.id in self.done:
-            raise ValueError(f"{self.folder}: the id {example.id!r} is there already")
+        """Keep an example, whose id is not done yet."""
         self.done.add(example.id)
         self._examples.append(example)
         whole = len(self._examples) == self.size

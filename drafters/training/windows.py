@@ -117,14 +117,8 @@ def _recalled(
 ) -> tuple[Tensor, Tensor]:
     """Return stale features (r, guidance, k, hidden) after tokens, and similarities (r, k).
 
-    As `Stale.after`.
-
-    Args:
-        target: whose features they are.
-        rows: of the images.
-        readings: the rounds, those of an image side by side.
-        tokens: (r, k, REACH) the last ones, the newest first.
-        positions: (r, k) of the newest.
+    As `Stale.after`. readings: of the images of `rows`, those of an image side by side. tokens: (r,
+    k, REACH) the last ones, the newest first. positions: (r, k) of the newest.
     """
     grid, guidance = target.grid, readings[0].before.shape[1]
     standing = _stacked(readings, lambda reading: reading.nodes.positions)

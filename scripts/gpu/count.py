@@ -225,11 +225,8 @@ def _address(x: Tensor) -> int:
 
 def _is_view(function: Any, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
     """Return whether an operation only looks at memory in another way."""
-    infos = [value.alias_info for value in function._schema.returns]
-    if not any(info is not None and not info.is_write for info in infos) or not outputs:
-        return False
-    storages = set(map(_address, inputs))  # `reshape` copies if it must
-    return all(_address(x) in storages for x in outputs)
+    # `reshape` copies if it must
+    return function.is_view and set(map(_address, outputs)) <= set(map(_address, inputs))
 
 
 def _read(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor]:

@@ -44,14 +44,13 @@ class Record:
         # A measurement that is not there is treated as one that failed.
         before = self.rows.get(name, {"error": "new"})
         if before.keys() & {"error", "skipped"} or before.get("wrong"):
-            self._add(name, figures, {})
+            self.add(name, figures, {})
 
-    def extend(self, name: str, figures: Callable[[], Figures]) -> None:
-        """Add figures to a measured row; after a fault, the same command measures all of it."""
-        self._add(name, figures, self.rows[name])
+    def add(self, name: str, figures: Callable[[], Figures], before: Figures) -> None:
+        """Write the figures, or the fault, and those from before as the row of this name.
 
-    def _add(self, name: str, figures: Callable[[], Figures], before: Figures) -> None:
-        """Write the figures, or the fault, and those from before as the row of this name."""
+        After a fault, the same command measures the whole row.
+        """
         started = time.perf_counter()
         try:
             row = figures()

@@ -29,7 +29,6 @@ from configs.sampling import SamplingSettings
 from configs.targets import ROOT
 from decoding.engine import StepStats
 from decoding.images import Job
-from runs.session import Session
 from scripts.gpu.record import Figures, Record
 from scripts.gpu.tokens import modes_of, open_once, short
 from support.devices import pick_device
@@ -81,7 +80,10 @@ def time_rounds(
 
     def opened(mode: str, images: int, entry: str) -> Rounds:
         session = open_once(replace(settings, compile=mode))
-        return open_rounds(session, held(listed_method(entry, {})), images)
+        engine = session.open_engine(held(listed_method(entry, {})), images=images)
+        # A token a character: with the prompt the cache holds as much as in the middle of an image.
+        prompt = ("a red fox in the snow, " * 100)[: session.target.grid.tokens // 2]
+        return partial(engine.generate, [Job(str(n), prompt, n) for n in range(images)])
 
     sizes = map(int, batches.split(","))
     # --compile is outermost, since each mode loads the weights again.
@@ -95,7 +97,7 @@ def time_rounds(
     for name, cell in reversed(cells.items()):
         row = record.rows[name]
         if where.type == "cuda" and "ms_per_round" in row and "launches" not in row:
-            record.extend(name, partial(profile_rounds, cell, rounds, row["ms_per_round"]))
+            record.add(name, partial(profile_rounds, cell, rounds, row["ms_per_round"]), row)
     record.finish("Rounds of a 7B target with random weights", COLUMNS)
 
 
@@ -107,15 +109,6 @@ def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
     limits = {"d_min": depth, "d_max": depth, "d_init": depth}
     limits |= {"k_min": width, "k_max": width, "k_init": width}
     return replace(method, adt=replace(adt, **limits))
-
-
-def open_rounds(session: Session, method: MethodSettings, images: int) -> Rounds:
-    """Open an engine for so many images at once and return how to start its rounds."""
-    engine = session.open_engine(method, images=images)
-    # A token a character: with the prompt the cache holds as much as in the middle of an image.
-    prompt = ("a red fox in the snow, " * 100)[: session.target.grid.tokens // 2]
-    jobs = [Job(str(number), prompt, number) for number in range(images)]
-    return partial(engine.generate, jobs)
 
 
 @torch.inference_mode()
@@ -159,24 +152,23 @@ def profile_rounds(opened: Callable[[], Rounds], count: int, milliseconds: float
     """
     start = opened()
     list(islice(start(), count))
-    return _device_work(start(), milliseconds) | {"waits": _waits(start())}
-
-
-def _device_work(steps: Iterator[StepStats], milliseconds: float) -> Figures:
-    """Return kernel launches per round, and the share of a round's time without a kernel."""
+    steps = start()
     next(steps)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        count = sum(1 for _ in islice(steps, PROFILED))
+        profiled = sum(1 for _ in islice(steps, PROFILED))
     events = [
         event
         for event in profiler.key_averages()
         # annotated ranges would count their kernels' time twice
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation
     ]
-    busy = sum(event.self_device_time_total for event in events) / 1000 / count
-    # Of a round that was not profiled: the profiler slows the host, not the kernels.
-    share = max(0.0, 1 - busy / milliseconds)
-    return {"launches": sum(event.count for event in events) / count, "host_share": share}
+    busy = sum(event.self_device_time_total for event in events) / 1000 / profiled
+    return {
+        "launches": sum(event.count for event in events) / profiled,
+        # Of a round that was not profiled: the profiler slows the host, not the kernels.
+        "host_share": max(0.0, 1 - busy / milliseconds),
+        "waits": _waits(start()),
+    }
 
 
 def _waits(steps: Iterator[StepStats]) -> float:

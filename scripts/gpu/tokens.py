@@ -15,7 +15,6 @@ from torch import Tensor
 
 from configs.command_line import listed_method
 from configs.methods import MethodSettings
-from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
 from runs.drawing import image_jobs
@@ -120,15 +119,9 @@ def compared(run: RunSettings, entry: str) -> Figures:
     return counts
 
 
-@lru_cache(maxsize=1)
-def open_once(settings: EngineSettings) -> Session:
-    """Return the loaded model, which methods share; one at a time, since it may take 14 GB."""
-    return open_session(settings)
-
-
-@lru_cache(maxsize=1)
-def open_on_cpu(settings: EngineSettings) -> Session:
-    return open_session(settings)
+# Methods share a loaded model; one at a time, since it may take 14 GB.
+open_once = lru_cache(maxsize=1)(open_session)
+open_on_cpu = lru_cache(maxsize=1)(open_session)
 
 
 @lru_cache

@@ -34,7 +34,6 @@ SMALLEST_CROP = 0.35  # of the picture's shorter side
 class Split:
     """Images, uint8 (n, 128, 128, 3), and one caption record per image."""
 
-    name: str
     images: np.ndarray
     records: Sequence[dict[str, Any]]
 
@@ -44,10 +43,7 @@ class Split:
         path = folder / f"images_{name}.npy"
         if not path.exists():
             raise ValueError(f"{path}: not found; make it with scripts.tiny.images --split {name}")
-        return cls(name, np.load(path, mmap_mode="r"), read_captions(folder, name))
-
-    def scene(self, image: int) -> Scene | None:
-        return scene_of(self.name, self.records[image])
+        return cls(np.load(path, mmap_mode="r"), read_captions(folder, name))
 
 
 def read_captions(folder: Path, split: str) -> list[dict[str, Any]]:

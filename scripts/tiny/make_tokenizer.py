@@ -1,5 +1,4 @@
-"""Train the tiny tokenizer on the captions: Chameleon's special and image tokens, then byte-level
-BPE.
+"""The tiny model's text tokenizer: Chameleon's special and image tokens, then byte-level BPE.
 
 Layout of the ids: 0..3 special, 4..1027 image codes, 1028..1031 special, then 256 byte symbols,
 then merges, then reserved names up to a multiple of 64. The special and image tokens are entries of
@@ -9,13 +8,8 @@ prompt is read as plain text.
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
-from scripts.tiny.images import read_captions
-from support.durable import replace_file
-from support.script import run_script
 
 IMAGE_CODES = 1024
 MAX_MERGES = 400  # training stops before when every word is one token
@@ -46,20 +40,6 @@ def build_tokenizer(captions: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-def make_tokenizer(
-    *, work_dir: str = "work/tiny", output_dir: str = "ckpts/tiny/tokenizer"
-) -> None:
-    """Train on `captions_train.jsonl` of `work_dir`; write `text_tokenizer.json`."""
-    captions = [record["caption"] for record in read_captions(Path(work_dir), "train")]
-    tokenizer = build_tokenizer(captions)
-    lengths = [len(tokenizer.encode(text).ids) for text in captions]
-    target = Path(output_dir) / "text_tokenizer.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, tokenizer.to_str(pretty=True).encode())
-    size, mean = tokenizer.get_vocab_size(), sum(lengths) / len(lengths)
-    print(f"{target}: {size} ids; captions have {mean:.2f} tokens, at most {max(lengths)}")
-
-
 def _learn_merges(captions: Iterable[str]) -> list[tuple[str, str]]:
     """Return pairs of byte-level symbols in the order in which BPE merges them."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -79,7 +59,3 @@ def make_byte_level(tokenizer: Tokenizer) -> None:
     """Let a tokenizer read and write texts as bytes."""
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-
-
-if __name__ == "__main__":
-    run_script(make_tokenizer)

@@ -138,7 +138,7 @@ class ModelRun(TrainingRun):
         module = (ObjectReading(transformer) if self.scenes else plain).to(device)
         optimizers = make_optimizers(module, fast_precision(device))
         super().__init__(module, batch_size, optimizers, clip=1.0)
-        self.average = AveragedWeights(module, EMA_DECAY)
+        self.average = AveragedWeights(dict(module.named_parameters()), EMA_DECAY)
 
     def losses(
         self,

@@ -25,7 +25,7 @@ from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import load_vqgan, save_vqgan
 from models.codecs.vqgan_network import Norm, Vqgan
 from scenes.scene import IMAGE_SIZE, Scene
-from scripts.tiny.images import Split
+from scripts.tiny.images import Split, scene_of
 from scripts.tiny.training import TrainingRun, fast_autocast
 
 TINY = VqganConfig(
@@ -84,12 +84,12 @@ class CodecRun(TrainingRun):
         self, chosen: Sequence[int], crops: Sequence[tuple[slice, slice]]
     ) -> tuple[Tensor, Tensor]:
         """Return crops of images (n, 3, h, w), -1 to 1, and their pixels' weights (n, 1, h, w)."""
-        pairs = list(zip(chosen, crops, strict=True))
-        images = np.stack([self.train.images[image][crop] for image, crop in pairs])
-        weights = np.stack([pixel_weights(self.train.scene(image))[crop] for image, crop in pairs])
+        images = [self.train.images[image][crop] for image, crop in zip(chosen, crops, strict=True)]
+        scenes = [scene_of("train", self.train.records[image]) for image in chosen]
+        weights = [pixel_weights(scene)[crop] for scene, crop in zip(scenes, crops, strict=True)]
         return (
-            to_pixels(torch.from_numpy(images)).to(self.device),
-            torch.from_numpy(weights).unsqueeze(1).to(self.device),
+            to_pixels(torch.from_numpy(np.stack(images))).to(self.device),
+            torch.from_numpy(np.stack(weights)).unsqueeze(1).to(self.device),
         )
 
     @torch.no_grad()

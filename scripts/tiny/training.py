@@ -44,8 +44,8 @@ class TrainingRun(ABC):
         self.crew = launched(self.device)
         if batch_size % self.crew.count:
             raise ValueError(
-                f"--batch_size: expected a multiple of {self.crew.count}, the number of processes, "
-                f"got {batch_size}"
+                f"PROCESSES: expected a divisor of the {batch_size} images of a step, "
+                f"got {self.crew.count}"
             )
         self.share = slice(self.crew.rank, None, self.crew.count)  # of a batch: this process's
         self.step, self.seconds = 0, 0.0

@@ -105,7 +105,7 @@ def compare(
     assert all(key.startswith("vqmodel.") for key in report["missing_keys"]), report
     model = model.to(target.device)
     rule = session.open_engine().distribution
-    loops = {THEIRS: lambda job: transformers_decode(model, session.target, job, rule)}
+    loops = {THEIRS: lambda job: transformers_decode(model, target, job, rule)}
     for name in methods.split(","):
         loops[name] = partial(_decode, session.open_engine(listed_method(name, {})))
     seconds: dict[str, list[float]] = {name: [] for name in loops}
@@ -121,14 +121,13 @@ def compare(
     for name in loops:
         per_image, times = mean(seconds[name]), zip(seconds[THEIRS], seconds[name], strict=True)
         same = sum(map(torch.equal, codes[name], codes[THEIRS]))
-        cells = {
+        rows.append({
             "loop": name,
             "seconds per image": f"{per_image:.2f}",
-            "tokens/s": f"{session.target.grid.tokens / per_image:.0f}",
+            "tokens/s": f"{target.grid.tokens / per_image:.0f}",
             f"speed / {THEIRS}": median_interval([a / b for a, b in times]).words(),
             "same tokens": f"{same}/{len(jobs)}",
-        }
-        rows.append(cells)
+        })  # fmt: skip
     hardware = session.hardware()
     print(f"{hardware['gpu'] or hardware['cpu']}, {hardware['threads']} threads, {dtype}")
     print(Table.of(rows).markdown(), end="")

@@ -3,7 +3,6 @@
 `python -m scripts.tools.convert_llamagen --source t2i_XL_stage1_256.pt --output FOLDER`
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from configs.fields import refuse
 from models.files.weights import read_tensors
-from support.durable import replace_file
+from support.durable import encode_json, replace_file
 from support.script import run_script
 
 HEAD_DIM = 64  # channels per head, in the text-to-image models
@@ -88,7 +87,7 @@ def convert(*, source: str, output: str) -> None:
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(state, folder / "model.safetensors", {"format": "pt"})
-    replace_file(folder / "config.json", (json.dumps(config, indent=1) + "\n").encode())
+    replace_file(folder / "config.json", encode_json(config))
 
 
 if __name__ == "__main__":

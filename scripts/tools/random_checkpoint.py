@@ -83,11 +83,9 @@ def vocabulary() -> dict[str, int]:
 
 
 def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor]) -> None:
-    """Write config.json and random bf16 weights; shapes: by public key, on the meta device."""
+    """Write config.json and random weights; shapes: by public key, on the meta device, in bf16."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Shards are planned by bytes, and the shapes are in fp32.
-    sized = {key: shape.bfloat16() for key, shape in shapes.items()}
-    plan = split_torch_state_dict_into_shards(sized, max_shard_size=SHARD_BYTES)
+    plan = split_torch_state_dict_into_shards(shapes, max_shard_size=SHARD_BYTES)
 
     def write_shard(seed: int, name: str, keys: list[str]) -> None:
         random = torch.Generator().manual_seed(seed)
@@ -134,7 +132,8 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     head_config = config | {"num_hidden_layers": 1, "bias": True}  # as jadohu/anole_drafter
     with torch.device("meta"):
         spec = decoder_spec(config)
-        target, head = Transformer(spec, spec.vocab), EagleHead(decoder_spec(head_config))
+        target = Transformer(spec, spec.vocab).bfloat16()
+        head = EagleHead(decoder_spec(head_config)).bfloat16()
     write_weights(folder / "drafter", head_config, public_state(head, eagle_keys(head.spec, True)))
     (folder / "tokenizer").mkdir(exist_ok=True)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary(), merges=[]))

@@ -10,7 +10,7 @@ from configs.fields import SettingsError
 from scenes.captions import caption, scene_captions
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
-from scripts.tiny.images import Split, make_images, pictures_of, read_pictures
+from scripts.tiny.images import Split, make_images, pictures_of, read_pictures, scene_of
 from scripts.tiny.make_tokenizer import (
     CLOSING_NAMES,
     LEADING_NAMES,
@@ -56,7 +56,7 @@ def test_held_out_pictures_are_never_trained_on(pictures, tmp_path) -> None:
         for image, record in zip(split.images, split.records, strict=True):
             assert (image == 40 * int(record["file"][8])).all()
             assert record["caption"] == "grey wall"
-    assert train.scene(0) is None
+    assert scene_of("train", train.records[0]) is None
     assert (tmp_path / "prompts_train.txt").read_text() == "grey wall\n"
     make_images(**flags, split="train", count=12)
     with pytest.raises(SettingsError, match="--work_dir: expected a new folder: its train images"):

@@ -19,7 +19,7 @@ from scenes.painting import render_scene
 from scenes.scene import sample_scene
 from scripts.tiny import train_model, train_vqgan
 from scripts.tiny.encode import encode
-from scripts.tiny.train import train
+from scripts.tiny.train import TRAININGS, train
 from scripts.tiny.training import fast_precision, train_for
 from support.json_files import numbered_lines
 
@@ -149,9 +149,10 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
         codes = first.encode(torch.from_numpy(images)).numpy()
         write_split(tmp_path, split, records, codes, images)
     seconds_per_call(monkeypatch)
+    monkeypatch.setitem(TRAININGS, "decoder", (train_vqgan.DecoderRun, 2, 3e-3))
     for minutes in (0.0, 0.4):
         folders = {"work_dir": str(tmp_path), "model_dir": str(tmp_path / "model")}
-        train(network="decoder", minutes=minutes, batch_size=2, lr=3e-3, **folders)
+        train(network="decoder", minutes=minutes, **folders)
     log = [line for _, line in numbered_lines(tmp_path / "train_decoder.jsonl", "step")]
     assert log[-1]["psnr"] > log[0]["psnr"] + 1
     last, images = load_vqgan(folder), torch.from_numpy(np.load(tmp_path / "images_train.npy"))
@@ -162,7 +163,7 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
 
 def test_an_unknown_network_is_named() -> None:
     with pytest.raises(ValueError, match="--network: expected vqgan, .*, got 'gan'"):
-        train(network="gan")
+        train(network="gan", minutes=1.0)
 
 
 @pytest.fixture
