@@ -105,9 +105,9 @@ def decoded(
     return [image.codes for image in _images(session, method, sampling)]
 
 
-def greedy(session: Session, **own: float) -> Tensor:
+def greedy(session: Session) -> Tensor:
     """Return the codes of the last prompt's image at temperature 0; some of them differ."""
-    sampling = replace(session.settings.sampling, temperature=0.0, **own)
+    sampling = replace(session.settings.sampling, temperature=0.0)
     codes = decoded(session, PLAIN, sampling)[2]
     assert len(codes.unique()) > 2
     return codes
