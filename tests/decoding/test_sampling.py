@@ -77,8 +77,12 @@ def test_ties_go_to_the_lowest_id(width) -> None:
 
 @pytest.fixture(scope="module")
 def theirs(checkpoint) -> ChameleonModel:
-    kind = ChameleonForConditionalGeneration
-    return kind.from_pretrained(checkpoint, dtype=torch.float64).model.eval()
+    """Read by transformers: what we write is a Chameleon checkpoint for everyone else, too."""
+    kind, given = ChameleonForConditionalGeneration, {"output_loading_info": True}
+    model, report = kind.from_pretrained(checkpoint, dtype=torch.float64, **given)
+    assert not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert all(key.startswith("model.vqmodel.") for key in report["missing_keys"])
+    return model.model.eval()
 
 
 @pytest.mark.parametrize("cfg", [1.0, 3.0])
