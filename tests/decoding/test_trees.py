@@ -30,10 +30,6 @@ from decoding.tree import DraftTree
 VOCAB, DECIDED = 9, (3, 8)
 
 
-def noise_at(image: int, position: int) -> torch.Tensor:
-    return gumbel(image, "target", torch.tensor([position]), VOCAB)[0]
-
-
 def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
     """Grow the `width` best nodes of each level; keep the `nodes` best of the whole pool."""
     pool: dict[Path, float] = {}
@@ -43,7 +39,8 @@ def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
         for path, score in selected.items():
             chances = random_distribution(image, path)  # topk: whatever the noise
             if proposal == "coupled":
-                values = chances + noise_at(image, DECIDED[image] + level)
+                position = torch.tensor([DECIDED[image] + level])
+                values = chances + gumbel(image, "target", position, VOCAB)[0]
                 chances = values - values.topk(3).values.logsumexp(-1)
             best = chances.topk(min(shape.width, VOCAB))
             for token, gain in zip(best.indices.tolist(), best.values.tolist(), strict=True):
@@ -55,9 +52,8 @@ def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
 
 def grow(shapes: list[TreeShape], proposal: str) -> DraftTree:
     def noise(positions: torch.Tensor) -> torch.Tensor:
-        rows = enumerate(positions.tolist())
-        found = [[noise_at(i, p) for p in row] for i, row in rows]
-        return torch.stack([torch.stack(row) for row in found])
+        rows = enumerate(positions)
+        return torch.stack([gumbel(image, "target", row, VOCAB) for image, row in rows])
 
     policy, drafter = DynamicTree(largest_of(shapes)), PathDrafter(random_distribution)
     round = round_of(shapes, DECIDED[: len(shapes)], noise)
