@@ -137,19 +137,6 @@ def test_hidden_states_stand_behind_the_features(session) -> None:
     assert torch.equal(target.score(wide), target.score(features))
 
 
-def test_prompt_rows_follow_the_vocabulary(session) -> None:
-    target = session.target
-    prompt = target.prompt("ab", 2)
-    tokenizer = target.prompts.words.tokenizer
-    names = [[tokenizer.id_to_token(i) for i in row] for row in prompt.ids.tolist()]
-    assert names[0] == ["<s>", "a", "b", "<reserved08706>", "<racm3:break>"]
-    assert names[1] == ["<pad>", "<pad>", "<pad>", "<s>", "<racm3:break>"]
-    assert prompt.starts.tolist() == [0, 3]
-    alone = target.prompt("ab", 1)
-    assert torch.equal(alone.ids, prompt.ids[:1]) and alone.starts.tolist() == [0]
-    assert target.prompt("", 2).ids.shape == (2, 3)
-
-
 def test_image_ids_must_follow_their_codes(checkpoint) -> None:
     vocab = ChameleonVocab(load_tokenizer(checkpoint / "tokenizer" / "text_tokenizer.json"))
     assert (vocab.image.first_id, vocab.image.size) == (4, 24)

@@ -10,7 +10,7 @@ from transformers import ChameleonForConditionalGeneration, JanusForConditionalG
 from models.target import TargetModel
 
 LAYOUTS = ("emu3", "emu3 of today", "emu3_5", "janus_pro", "janus_pro of the authors", "liquid")
-LAYOUTS += ("lumina_mgpt2",)
+LAYOUTS += ("lumina_mgpt", "lumina_mgpt2")
 TEXT, CODES = " A red cat, é.\n", [3, 20, 7, 0, 11, 23, 5, 1, 9, 9]
 
 
