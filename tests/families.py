@@ -23,9 +23,12 @@ from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from decoding.cache import CacheShape
-from decoding.images import Job
+from decoding.engine import Engine
+from decoding.images import FinishedImage, Job
+from decoding.noise import gumbel
 from drafters.training.shards import Tokens
 from models.target import TargetModel
+from runs.exactness import _logits
 from runs.session import Session, open_session
 
 PROMPTS = ("a cat", "two blue dogs", "A red cat")
@@ -98,33 +101,40 @@ def cached_logits(target: TargetModel, text: str, codes: list[int], guidance: in
     return target.score(torch.cat(features, 1))
 
 
+def images_of(
+    session: Session, method: MethodSettings, sampling: SamplingSettings | None = None
+) -> list[FinishedImage]:
+    """Generate an image of every prompt, two images in flight."""
+    engine = session.open_engine(method, sampling, images=2)
+    jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
+    images = finished(engine, jobs)
+    return [images[job.id] for job in jobs]
+
+
 def decoded(
     session: Session, method: MethodSettings = PLAIN, sampling: SamplingSettings | None = None
 ) -> list[Tensor]:
-    """Return the codes of an image of every prompt, two images in flight."""
-    return [image.codes for image in _images(session, method, sampling)]
+    """Return the codes of these images."""
+    return [image.codes for image in images_of(session, method, sampling)]
 
 
-def greedy(session: Session, **own: float) -> Tensor:
+def greedy(session: Session) -> Tensor:
     """Return the codes of the last prompt's image at temperature 0; some of them differ."""
-    sampling = replace(session.settings.sampling, temperature=0.0, **own)
+    sampling = replace(session.settings.sampling, temperature=0.0)
     codes = decoded(session, PLAIN, sampling)[2]
     assert len(codes.unique()) > 2
     return codes
 
 
-def rounds(session: Session, method: MethodSettings) -> list[int]:
-    """Return how many rounds the image of every prompt takes, two images in flight."""
-    return [image.target_forwards for image in _images(session, method)]
-
-
-def _images(
-    session: Session, method: MethodSettings, sampling: SamplingSettings | None = None
-) -> list:
-    engine = session.open_engine(method, sampling, images=2)
-    jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
-    images = finished(engine, jobs)
-    return [images[job.id] for job in jobs]
+def assert_chosen(engine: Engine, image: FinishedImage) -> None:
+    """Every code is chosen by the logits of an uncached pass, by which near-ties are judged."""
+    law, noise = engine.distribution, 0.0
+    for position, code in enumerate(image.codes):
+        log_p = law(_logits(engine.target, law, image, position))[0]
+        if not law.greedy:
+            numbers = torch.tensor([position]), engine.target.vocab.size
+            noise = gumbel(image.job.seed, "target", *numbers)
+        assert (log_p + noise).argmax() == code, position
 
 
 def extracted(

@@ -39,7 +39,6 @@ class Sizes:
     positions: int = 160
     swin_norm: bool = False
     shared_norm: bool = False  # query/key norms of the shape (1, head_dim), as in Lumina's drafter
-    spread: float = 0.8  # about the standard deviation of its logits
     halvings: int = 1  # how often the VQGAN halves an image's side
     words: tuple[str, ...] = ()  # more names of the tokenizer
 
@@ -225,7 +224,8 @@ def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Modul
         elif "embed" in name:
             weight.data = noise.to(weight)
         else:
-            gain = sizes.spread if name.endswith("head.weight") else 1.0
+            # 0.8 is about the standard deviation of logits
+            gain = 0.8 if name.endswith("head.weight") else 1.0
             weight.data = (gain * noise / weight[0].numel() ** 0.5).to(weight)
     return module.requires_grad_(False).eval()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from small import randomised, scaled, special_tokenizer, spread, write_llama_drafter
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import pre_tokenizers
 from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
 
@@ -27,13 +27,14 @@ AUTHORS = (
 CODES = 24
 
 
-def write_emu3(folder: Path, layout: str = "new", positions: int = 260) -> Path:
+def write_emu3(folder: Path, layout: str = "new") -> Path:
     """Write target, drafter and tokenizer; returns the folder.
 
     layout: new (of today's transformers) or old (keys of the public files).
     """
-    tokenizer = small_tokenizer()
-    config = public_config(tokenizer.get_vocab(), positions)
+    codes = (f"<|visual token {code:06d}|>" for code in range(CODES))
+    tokenizer = special_tokenizer([*BEFORE, *codes])
+    config = public_config(tokenizer.get_vocab())
     spec, entries = Emu3().spec(config.to_dict()), Emu3().entries(config.to_dict())
     target = randomised(Transformer(spec, spec.vocab), 0)
     # first, since it also makes the target's weights more like the drafter's
@@ -71,7 +72,7 @@ def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {new + key.removeprefix(old): state[key] for (old, new), key in pairs}
 
 
-def public_config(vocabulary: dict[str, int], positions: int) -> Emu3Config:
+def public_config(vocabulary: dict[str, int]) -> Emu3Config:
     return Emu3Config(
         architectures=["Emu3ForConditionalGeneration"],
         vocabulary_map=vocabulary,
@@ -79,7 +80,7 @@ def public_config(vocabulary: dict[str, int], positions: int) -> Emu3Config:
             "vocab_size": len(vocabulary), "hidden_size": 32,
             "intermediate_size": 40, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2,
-            "max_position_embeddings": positions, "pad_token_id": 256,
+            "max_position_embeddings": 260, "pad_token_id": 256,
             "bos_token_id": vocabulary["<|extra_203|>"],
             "eos_token_id": vocabulary["<|extra_204|>"],
         },
@@ -98,9 +99,3 @@ def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
     latents = model.quant_conv(model.encoder(pixels).transpose(1, 2)).transpose(0, 1).flatten(1)
     spread(model.quantize.embedding.weight, latents)
     return model
-
-
-def small_tokenizer() -> Tokenizer:
-    """Return a tokenizer of bytes; the special tokens follow them, then the image codes."""
-    codes = (f"<|visual token {code:06d}|>" for code in range(CODES))
-    return special_tokenizer([*BEFORE, *codes])

@@ -12,7 +12,6 @@ from test_engine import METHODS, PLAIN, engine_of
 from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.images import Job
 from models.base import TransformerSpec
-from models.guidance import SequentialGuidance
 from runs.session import Session
 
 TEXTS = ["a cat"] * 4 + ["two blue dogs on a mat"] * 3 + ["a cat", "a red cat", "a red cat"]
@@ -63,11 +62,6 @@ def test_every_engine_reads_anew(session, alone, reads) -> None:
     for _ in range(2):
         assert codes(engine, JOBS[:3]) == {job.id: alone[job.id] for job in JOBS[:3]}
     assert [name for name in reads if name != "prefill"] == ["prompt", "read"] * 2
-
-
-def test_guidance_rows_in_turn(session, alone) -> None:
-    in_turn = replace(session, target=SequentialGuidance(session.target))
-    assert codes(engine_of(in_turn, METHODS["eagle recall"], 3), JOBS) == alone
 
 
 SPEC = TransformerSpec(

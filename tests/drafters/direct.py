@@ -46,41 +46,49 @@ def block_head(session: Session) -> BlockHead:
     return head
 
 
-class Image:
-    """An image decided step by step; uncached passes over its unpadded rows answer."""
+@dataclass
+class Known:
+    """An image whose features are known: those of the prompt and of its codes."""
 
+    prompt: PromptRows
+    hidden: Tensor  # (guidance, prompt and slots, hidden)
+    codes: Tensor
+    grid: ImageGrid
+
+    def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Features (guidance, n, hidden) from code start - 1 to stop - 2, and what follows (n,)."""
+        first, last = self.grid.slots(start - 1), self.grid.slots(stop - 1)
+        length, sequence = self.prompt.ids.shape[1], with_row_ends(self.codes, self.grid)
+        return self.hidden[:, length + first : length + last], sequence[first + 1 : last + 1]
+
+
+class Image(Known):
+    """An image whose features come from uncached passes over its unpadded rows."""
+
+    @torch.inference_mode()
     def __init__(
         self, session: Session, distribution: SamplingDistribution, text: str, codes: list[int]
     ):
         self.target, self.head = session.target, session.drafter
-        self.distribution = distribution
-        self.prompt = self.target.prompt(text, distribution.guidance)
-        self.codes = torch.tensor(codes)
-        starts = self.prompt.starts.tolist()
-        rows = zip(self.prompt.ids, starts, strict=True)
-        self.rows = [ids[start:].tolist() for ids, start in rows]
+        self.distribution, self.rows, padded = distribution, [], []
+        prompt = self.target.prompt(text, distribution.guidance)
+        for row, start in zip(prompt.ids, prompt.starts.tolist(), strict=True):
+            self.rows.append(row[start:].tolist())
+            ids = torch.tensor([self.rows[-1] + self.sequence(codes)])
+            context = Context(torch.arange(ids.shape[1])[None])
+            features = self.target.features(ids, context, self.head.spec.target_layers)[0]
+            padded.append(F.pad(features, (0, 0, start, 0), value=9.0))
+        super().__init__(prompt, torch.stack(padded), torch.tensor(codes), self.target.grid)
 
     def sequence(self, codes: list[int]) -> list[int]:
         """Ids of the first codes of the image, each row closed where the model closes rows."""
         slots = with_row_ends(torch.tensor(codes, dtype=torch.long), self.target.grid)
         return (slots + self.target.vocab.first_id).tolist()
 
-    @torch.inference_mode()
     def features(self, count: int) -> list[Tensor]:
         """Features (n, hidden) of each row's prompt and first `count` codes, and states read."""
-        features, codes = [], self.sequence(self.codes[:count].tolist())
-        for row in self.rows:
-            ids = torch.tensor([row + codes])
-            context = Context(torch.arange(ids.shape[1])[None])
-            features.append(self.target.features(ids, context, self.head.spec.target_layers)[0])
-        return features
-
-    def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Features (guidance, n, hidden) from code start - 1 to stop - 2, and what follows (n,)."""
-        first, known = (len(self.sequence(self.codes[: end - 1].tolist())) for end in (start, stop))
-        after = self.sequence(self.codes[:stop].tolist())[first + 1 : known + 1]
-        codes = torch.tensor(after) - self.target.vocab.first_id
-        return torch.stack([f[-(known - first) :] for f in self.features(stop - 1)]), codes
+        stop, starts = self.prompt.ids.shape[1] + self.grid.slots(count), self.prompt.starts
+        return [row[start:stop] for row, start in zip(self.hidden, starts.tolist(), strict=True)]
 
     @torch.inference_mode()
     def distribution_after(self, count: int, path: tuple[int, ...] = ()) -> Tensor:
@@ -99,24 +107,6 @@ class Image:
         return self.distribution(self.target.score(torch.cat(last)))[0, 0]
 
 
-@dataclass(frozen=True)
-class Known:
-    """An image whose features are known: those of the prompt and of its codes."""
-
-    prompt: PromptRows
-    hidden: Tensor  # (guidance, prompt and slots, hidden)
-    codes: Tensor
-    grid: ImageGrid
-
-    def features(self, count: int) -> list[Tensor]:
-        return list(self.hidden[:, : self.prompt.ids.shape[1] + self.grid.slots(count)])
-
-    def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        first, last = self.grid.slots(start - 1), self.grid.slots(stop - 1)
-        length, sequence = self.prompt.ids.shape[1], with_row_ends(self.codes, self.grid)
-        return self.hidden[:, length + first : length + last], sequence[first + 1 : last + 1]
-
-
 TREE = TreeShape(8, 4, 40)
 
 
@@ -125,7 +115,7 @@ class Rounds:
 
     @torch.inference_mode()
     def __init__(
-        self, session: Session, distribution: SamplingDistribution, images: Sequence[Image | Known]
+        self, session: Session, distribution: SamplingDistribution, images: Sequence[Known]
     ):
         head, target = session.drafter, session.target
         self.drafter = EagleDrafter(head, target, distribution, TREE)
@@ -134,8 +124,7 @@ class Rounds:
         self.lengths = [image.prompt.ids.shape[1] for image in images]
         self.drafter.open(len(images), max(self.lengths) + 40, Stopwatch(torch.device("cpu")))
         for row, (image, length) in enumerate(zip(images, self.lengths, strict=True)):
-            padded = [F.pad(f, (0, 0, length - len(f), 0), value=9.0) for f in image.features(0)]
-            self.drafter.prefill(row, image.prompt, torch.stack(padded), image.codes[:1])
+            self.drafter.prefill(row, image.prompt, image.hidden[:, :length], image.codes[:1])
 
     def root(self) -> GrowingTree:
         """Start a round: its trees without nodes."""

@@ -26,8 +26,10 @@ from runs.session import open_session
 from support.devices import pick_device
 
 CPU = torch.device("cpu")
-JOBS = [Job(str(i), "word " * (i % 3) + str(i), 100 + i) for i in range(4)]  # of three lengths
-METHODS = [PLAIN, MethodSettings("adt"), MethodSettings("eagle2", depth=3, width=4, nodes=7)]
+# prompts of three lengths, of which two images share the last
+JOBS = [Job(str(i), "a" + " word" * min(i, 2), 100 + i) for i in range(4)]
+METHODS = [PLAIN, MethodSettings("adt")]
+METHODS += [MethodSettings("eagle_recall", depth=4, width=3, nodes=14, head_depth=2)]
 GIB = 2**30
 
 
@@ -56,8 +58,6 @@ def test_sequential_guidance_gives_the_same_tokens(method, distribution, images,
 def test_the_flag_wraps_the_target(checkpoint) -> None:
     opened = open_session(settings(checkpoint, cfg_mode="sequential", method=PLAIN))
     assert isinstance(opened.target, SequentialGuidance)
-    plain = replace(opened, target=opened.target.target)
-    assert codes(opened.open_engine(PLAIN), JOBS) == codes(plain.open_engine(PLAIN), JOBS)
 
 
 @pytest.mark.parametrize(("place", "moves"), [("same", []), ("cpu", [CPU])])
@@ -138,8 +138,6 @@ def test_keys_and_values_lie_where_their_layers_are(session) -> None:
             found = [each.write(layer, new[0] + layer, new[1] + layer) for each in passes]
             assert all(map(torch.equal, *found))
         for cache in (whole, parts):
-            lengths = torch.tensor(cache.lengths)
-            cache.move(lengths, torch.tensor([[0, 2, 2], [0, 1, 2]]))
             cache.advance(counts)
     assert torch.equal(whole.memory[0], torch.cat(parts.memory))
 

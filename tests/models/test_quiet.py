@@ -1,12 +1,11 @@
 """Harmless warnings of libraries are kept back, all others pass."""
 
 import logging
-import subprocess
 import sys
 
 import pytest
+from ran import ran
 
-from configs.targets import ROOT
 from models import HARMLESS
 
 
@@ -22,7 +21,5 @@ def test_the_harmless_warning_is_kept_back_and_others_are_not(name) -> None:
 def test_torchao_says_nothing_on_our_screens() -> None:
     pytest.importorskip("torchao")
     code = "import models, diffusers, transformers; diffusers.VQModel, transformers.T5EncoderModel"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = ran([sys.executable, "-c", code])
     assert done.returncode == 0 and done.stderr == "" and done.stdout == ""

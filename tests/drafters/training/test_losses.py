@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from direct import Image, Known, Rounds, session_reading
-from small import open_lumina, small_settings
-from small_llamagen import open_llamagen, write_llamagen
+from families import SMALL
+from small import open_lumina
 from torch import Tensor
 
 from decoding.noise import gumbel
@@ -24,15 +24,11 @@ PLAIN = SamplingDistribution(cfg=CFG)
 TEXTS = ["a cat", "two red dogs and a cat on the mat"]  # of different lengths
 
 
-@pytest.fixture(scope="module", params=["chameleon", "lumina", "llamagen"])
-def opened(request, session, lumina_folder, tmp_path_factory) -> Session:
-    """A small checkpoint of every family in fp64."""
-    if request.param == "chameleon":
-        return session
-    if request.param == "lumina":
-        return open_lumina(lumina_folder, "96x64")  # rows of six tokens
-    folder = write_llamagen(tmp_path_factory.mktemp("llamagen"))
-    return open_llamagen(small_settings(folder, model="llamagen"))
+@pytest.fixture(scope="module", params=["tiny", "lumina_mgpt", "llamagen"])
+def opened(request, tmp_path_factory) -> Session:
+    """A small checkpoint of every way to read an image, in fp64."""
+    small = SMALL[request.param]
+    return small.open(small.settings(small.write(tmp_path_factory.mktemp("losses"))))
 
 
 def codes_for(session: Session) -> Tensor:

@@ -1,7 +1,5 @@
 """The nearest-latent table: order, ties, the file format and its errors."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -69,8 +67,7 @@ def test_fewer_neighbours_in_a_file_and_in_memory(tmp_path) -> None:
         find_table(tmp_path, 20, 7)
 
 
-def test_command(checkpoint, tmp_path, capsys) -> None:
-    folder = shutil.copytree(checkpoint, tmp_path / "copy")
+def test_command(folder, capsys) -> None:
     codebook = load_vqgan(folder / "tokenizer").codebook
     assert main.main(["vq_distances", f"--model_path={folder}"]) == 0
     assert "24 codes, 23 neighbours each" in capsys.readouterr().out
@@ -91,8 +88,7 @@ def test_command(checkpoint, tmp_path, capsys) -> None:
         (["--tokenizer_path=./nowhere"], "or owner/name, got a path that does not exist"),
     ],
 )
-def test_command_refuses(words, message, checkpoint, tmp_path, capsys) -> None:
-    folder = shutil.copytree(checkpoint, tmp_path / "copy")
+def test_command_refuses(words, message, folder, capsys) -> None:
     words = words if "model_path" in words[0] else [*words, f"--model_path={folder}"]
     assert main.main(["vq_distances", *words]) == 2
     assert message in capsys.readouterr().err and not (folder / "vq_distances").exists()

@@ -1,15 +1,10 @@
-"""Pictures brought to a model's size as its training did, and the codes of every family."""
-
-from dataclasses import replace
+"""Pictures brought to a model's size as its training did."""
 
 import numpy as np
 import pytest
 from PIL import Image
-from small import OPTIONS
-from small_llamagen import write_llamagen
 
 from models.codecs.codec import ADM, META, on_white
-from models.targets.llamagen import LlamaGen
 
 
 def picture(width: int, height: int) -> Image.Image:
@@ -48,12 +43,3 @@ def test_transparency_is_white():
     assert np.asarray(on_white(grey)).tolist() == [[[204, 204, 204]]]
     half = Image.new("RGBA", (1, 1), (100, 7, 0, 128))  # 177.19, 130.51 and 127 on white
     assert np.asarray(on_white(half)).tolist() == [[[177, 130, 127]]]
-
-
-def test_llamagen_cuts_captions_and_names_what_does_not_fit(tmp_path):
-    folder = write_llamagen(tmp_path)
-    codec = LlamaGen(4).codec(folder, replace(OPTIONS, vq_path=str(tmp_path / "vq_ds16_t2i.pt")))
-    assert codec.size == (8, 8) and codec.length("a cat " * 100) == 9
-    assert codec.encode(picture(8, 8)).shape == (16,)
-    with pytest.raises(ValueError, match="--vq_path: missing"):
-        LlamaGen(4).codec(folder, OPTIONS)

@@ -21,12 +21,6 @@ OLD_NAMES = {"base_channels": "ch", "channel_multiplier": "ch_mult",
              "latent_channels": "z_channels", "num_embeddings": "n_embed"}  # fmt: skip
 
 
-@pytest.fixture
-def folder(checkpoint, tmp_path) -> Path:
-    """A copy that a test may damage, below a folder of its own."""
-    return Path(shutil.copytree(checkpoint, tmp_path / "anole" / "Anole"))
-
-
 def pixels(folder: Path, tokenizer: Path | None = None) -> torch.Tensor:
     given = None if tokenizer is None else str(tokenizer)
     return loaded(folder, "anole", tokenizer_path=given).to_image(torch.arange(16).view(1, 16))
@@ -53,6 +47,9 @@ PLACES = "chameleon/tokenizer", "elsewhere", "base/tokenizer", "base/chameleon/t
 def test_places_outside_the_checkpoint(place, checkpoint, folder) -> None:
     shutil.move(folder / "tokenizer", folder.parent / place)
     flag = None if place == PLACES[0] else folder.parent / place.split("/")[0]
+    assert torch.equal(pixels(folder, flag), pixels(checkpoint))
+    # the VQGAN alone, as for Liquid
+    (folder.parent / place / "text_tokenizer.json").rename(folder / "tokenizer.json")
     assert torch.equal(pixels(folder, flag), pixels(checkpoint))
 
 
@@ -103,10 +100,8 @@ def test_a_checkpoint_with_the_encoder_only_names_metas_files(folder) -> None:
         assert words in str(error.value)
 
 
-def test_the_hubs_tokenizer_file_takes_the_place_of_metas(checkpoint, folder) -> None:
-    shutil.move(folder / "tokenizer" / "text_tokenizer.json", folder / "tokenizer.json")
-    assert torch.equal(pixels(folder), pixels(checkpoint))
-    (folder / "tokenizer.json").unlink()
+def test_a_checkpoint_without_a_tokenizer_names_metas_file_and_the_hubs(folder) -> None:
+    (folder / "tokenizer" / "text_tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"text_tokenizer\.json.*and no tokenizer\.json"):
         pixels(folder)
 

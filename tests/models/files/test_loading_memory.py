@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ran import ran
 from small import Sizes, loaded, store_weights, write_checkpoint, write_shards
 
 from configs.schema import ROOT
@@ -61,11 +61,8 @@ def test_no_second_copy(tmp_path) -> None:
     folders = [write_checkpoint(tmp_path / name, SIZES) for name in ("shards", "single")]
     write_shards(folders[0], "safetensors")
     size = store_weights(folders[1], "bin").stat().st_size
-    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, *map(str, folders)]
-    done = subprocess.run(
-        command, env=paths, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
-    )
+    done = ran([sys.executable, __file__, *folders], PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
+    assert done.returncode == 0, done.stderr
     *shares, control = [found / size for found in json.loads(done.stdout)]
     assert max(shares) < 1.5 and control > 1.8, (shares, control)
 

@@ -17,6 +17,7 @@ CLASSES = {
     "emu3_5": transformers.Qwen3ForCausalLM,
     "janus_pro": transformers.JanusForConditionalGeneration,
     "liquid": transformers.GemmaForCausalLM,
+    "lumina_mgpt": transformers.ChameleonForConditionalGeneration,
 }
 
 

@@ -5,14 +5,25 @@ from dataclasses import replace
 import pytest
 import torch
 from damage import entries, faults, generated, inspected, read_state, refused, rows, tensors
-from families import PLAIN, SMALL, decoded, extracted, same_weights, size_flag
+from fakes import finished
+from families import (
+    PLAIN,
+    SMALL,
+    assert_chosen,
+    decoded,
+    extracted,
+    same_weights,
+    size_flag,
+)
 from PIL import Image
 from small import OPTIONS
 from small_liquid import FIRST
 from small_llamagen import LlamaGenSizes, write_llamagen
+from transformers import GemmaForCausalLM
 
 import main
 from configs.schema import LanternSettings, MethodSettings, RunSettings
+from decoding.images import Job
 from models.registry import FAMILIES, load_codec
 from models.targets.llamagen import LlamaGen
 from models.targets.text_encoder import TextEncoder
@@ -43,21 +54,6 @@ def test_older_entries_mean_the_same(name, change, folder, originals) -> None:
     change(folder)
     one, other = (SMALL[name].load(place).target.spec for place in (folder, originals[name]))
     assert one == other and one.rope_theta == {"liquid": 1e4, "emu3": 1e6}[name]
-
-
-@pytest.mark.parametrize("name", ["liquid"])
-def test_the_vqgan_of_liquid_next_to_the_checkpoint(name, folder, originals, tmp_path) -> None:
-    """Meta's place, chameleon/tokenizer next to the folder, or --tokenizer_path."""
-    (folder / "tokenizer").rename(tmp_path / "vqgan")
-    settings = SMALL[name].settings(folder).with_method(PLAIN)
-    given = open_session(replace(settings, tokenizer_path=str(tmp_path / "vqgan"))).target
-    (folder.parent / "chameleon").mkdir()
-    (tmp_path / "vqgan").rename(folder.parent / "chameleon/tokenizer")
-    beside = open_session(settings).target
-    codes = torch.arange(16)[None]
-    expected = SMALL["liquid"].load(originals["liquid"]).target.to_image(codes)
-    assert torch.equal(given.to_image(codes), expected)
-    assert torch.equal(beside.to_image(codes), expected)
 
 
 REPORTS = {
@@ -184,6 +180,14 @@ def test_guidance_rows_one_after_the_other(name, originals) -> None:
     assert all(map(torch.equal, decoded(apart, EAGLE), decoded(session)))
 
 
+@pytest.mark.parametrize("name", ["emu3", "glm_image", "llamagen"])
+def test_near_ties_are_judged_by_what_the_family_reads(name, originals) -> None:
+    """Prompts, ends of rows and grids."""
+    engine = SMALL[name].load(originals[name]).open_engine()
+    image = finished(engine, [Job("a", "a cat", 11)])["a"]
+    assert_chosen(engine, image)
+
+
 def test_llamagen_knows_lengths_of_prompts_without_its_text_encoder(originals, monkeypatch) -> None:
     target = SMALL["llamagen"].load(originals["llamagen"]).target
     monkeypatch.setattr(TextEncoder, "__call__", None)
@@ -198,3 +202,27 @@ def test_size_and_negative_prompt_of_emu3(originals) -> None:
     small = SMALL["emu3"].load(originals["emu3"])
     other = open_session(replace(small.settings, negative_prompt="grey"))
     assert not torch.equal(decoded(other)[0], decoded(small)[0])
+
+
+def test_codes_of_emu3_5_have_the_largest_inner_products(originals) -> None:
+    """Not the smallest distances."""
+    target = SMALL["emu3_5"].load(originals["emu3_5"]).target
+    images = target.images
+    pixels = torch.randint(256, (1, 64, 80, 3), generator=torch.Generator().manual_seed(1)).byte()
+    scores = images._latents(pixels, torch.float32) @ images.codebook.T
+    codes = images.encode(pixels)
+    assert torch.equal(codes, scores.argmax(-1))
+    assert target.to_image(codes).shape == pixels.shape
+
+
+def test_bf16_keeps_gemmas_embedding(originals) -> None:
+    """The product with the scale is rounded as Gemma's."""
+    original = originals["liquid"]
+    target = SMALL["liquid"].load(original, dtype="bf16").target
+    model = GemmaForCausalLM.from_pretrained(original, dtype=torch.bfloat16)
+    ids = torch.arange(target.spec.vocab)
+    with torch.no_grad():
+        assert torch.equal(target.embedding(), model.model.embed_tokens(ids))
+    first, size = target.vocab.first_id, target.vocab.size
+    expected = model.lm_head.weight[first : first + size]
+    assert torch.equal(target.transformer.head.weight, expected)

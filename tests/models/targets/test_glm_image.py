@@ -132,13 +132,9 @@ def test_the_published_sizes_on_the_meta_device() -> None:
     assert sum(weight.numel() for weight in seen.module.parameters()) == 1_199_457_280
 
 
-def test_the_folder_of_the_whole_checkpoint_will_do(original) -> None:
-    settings = small_settings(original.parent, model="glm_image")
-    assert settings.model_path == str(original)
-
-
-def test_the_hub_id_of_the_whole_checkpoint_will_do(original, monkeypatch) -> None:
+def test_the_folder_or_hub_id_of_the_whole_checkpoint_will_do(original, monkeypatch) -> None:
     root = str(original.parent)
+    assert small_settings(original.parent, model="glm_image").model_path == str(original)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: root)
     assert checkpoint_folder("zai-org/GLM-Image", "--model_path") == original
 

@@ -8,8 +8,7 @@ import torch
 from counted import CountedCache
 from direct import Known, Rounds
 from fakes import codes as codes_of
-from fakes import finished
-from families import PLAIN, SMALL
+from families import SMALL
 from small_llamagen import LlamaGenSizes
 from torch import Tensor
 from transformers import AutoTokenizer, T5EncoderModel
@@ -19,7 +18,6 @@ from decoding.cache import CacheShape
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from models.targets.captions import clean_caption
-from runs.exactness import gap
 from runs.session import Session
 
 CPU = torch.device("cpu")
@@ -41,27 +39,26 @@ def t5_features(original: Path, text: str, slots: int) -> tuple[Tensor, Tensor]:
     return features[0], mask[0].bool()
 
 
-def test_caption_is_at_the_end_and_the_table_after_the_same_padding(original, session) -> None:
-    prompt = session.target.prompt(TEXT, 2)
-    features, mask = t5_features(original, "a red cat on the mat.", SIZES.slots)
-    n = int(mask.sum())
-    assert n == 8 and prompt.starts.tolist() == [1, 1] and prompt.origins.tolist() == [0, 0]
-    assert torch.equal(prompt.condition[0, -n:], features[:n].double())
-    assert not prompt.condition[0, :-n].any()
+LONG = "a cat on the mat and a dog and two cats on the mat"
+
+
+@pytest.mark.parametrize(("text", "n"), [(TEXT, 8), (LONG, SIZES.slots)], ids=["short", "cut"])
+def test_caption_is_at_the_end_and_the_table_after_the_same_padding(
+    text, n, original, session
+) -> None:
+    """As in the recipe, the tokenizer cuts a long caption and keeps the end token."""
+    prompt, padding = session.target.prompt(text, 2), SIZES.slots - n
+    features, mask = t5_features(original, text.lower(), SIZES.slots)
+    assert int(mask.sum()) == n and prompt.origins.tolist() == [0, 0]
+    assert prompt.starts.tolist() == [padding] * 2
+    assert torch.equal(prompt.condition[0, padding:], features[:n].double())
+    assert not prompt.condition[0, :padding].any()
     w = reference.weights(original / "model.safetensors")
     assert torch.equal(prompt.condition[1], w["model.cls_embedding.uncond_embedding"])
     assert prompt.ids.tolist() == [[0] * SIZES.slots] * 2
-    alone = session.target.prompt(TEXT, 1)
-    assert torch.equal(alone.condition, prompt.condition[:1]) and alone.starts.tolist() == [1]
-
-
-def test_a_long_caption_loses_its_end(original, session) -> None:
-    """As in the recipe: the tokenizer cuts it, and keeps the end token."""
-    text = "a cat on the mat and a dog and two cats on the mat"
-    prompt = session.target.prompt(text, 1)
-    features, mask = t5_features(original, text, SIZES.slots)
-    assert mask.all() and prompt.starts.tolist() == [0]
-    assert torch.equal(prompt.condition[0], features.double())
+    alone = session.target.prompt(text, 1)
+    assert torch.equal(alone.condition, prompt.condition[:1])
+    assert alone.starts.tolist() == [padding]
 
 
 def expected_features(original: Path, session: Session, text: str, codes: list[int]) -> Tensor:
@@ -130,21 +127,6 @@ def test_greedy_tokens_are_those_of_the_plain_reference(original, session) -> No
     assert found == codes
 
 
-def test_the_gap_of_two_tokens_is_that_of_the_plain_reference(original, session) -> None:
-    """What judges near-ties reads LlamaGen's prompts, too."""
-    distribution = SamplingDistribution(temperature=0.0)
-    image = finished(session.open_engine(PLAIN, GREEDY), [JOB])["0"]
-    head = reference.weights(original / "model.safetensors")["lm_head.weight"]
-    for position in (0, 5):
-        codes = image.codes[: position + 1].clone()
-        codes[-1] = (codes[-1] + 1) % SIZES.codes
-        features = expected_features(original, session, JOB.prompt, codes[:-1].tolist())
-        conditional, empty = features[:, -1] @ head.T
-        guided = empty + distribution.cfg * (conditional - empty)
-        expected = float((guided[image.codes[position]] - guided[codes[-1]]).abs())
-        assert gap(session.target, distribution, image, codes) == pytest.approx(expected, abs=1e-5)
-
-
 def test_all_parts_next_to_the_transformer_are_placed(original) -> None:
     target = SMALL["llamagen"].load(original).target
     target.place(torch.device("meta"))
@@ -154,7 +136,6 @@ def test_all_parts_next_to_the_transformer_are_placed(original) -> None:
 
 
 CLEANED = {
-    "A Portrait of a Kangaroo.": "a portrait of a kangaroo.",
     "a cat,a dog/bird": "a cat, a dog bird",
     "photo by @someone at https://example.com/a?b=c, 2020": "photo by at ?b=c, 2020",
     "see www.example.com/cats now": "see now",
@@ -181,7 +162,6 @@ CLEANED = {
     "192.168.10.1 cat": "cat",
     "a : b": "a: b",
     "-edge-": "edge",
-    "10 cats & 2 dogs": "10 cats 2 dogs",
     "Tom &amp;amp; Jerry &quot;x&quot;": 'tom ; jerry "x"',
     "a sign for h&m": "a sign for hm",
     "h&m on a wall": "h m on a wall",

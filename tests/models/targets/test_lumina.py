@@ -1,4 +1,4 @@
-"""Lumina-mGPT: prompts, sizes, row ends; every method decodes what a plain loop decodes."""
+"""Lumina-mGPT: sizes and ends of rows; every method decodes what plain decoding does."""
 
 from itertools import product
 
@@ -6,18 +6,14 @@ import pytest
 import torch
 from browser import thinned
 from fakes import codes, finished
+from families import assert_chosen
 from small import open_lumina
 
 from configs.fields import SettingsError
 from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
 from configs.targets import TARGETS, parse_size
 from decoding.images import Job
-from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
-from models.base import Context
-from runs.exactness import _logits
-from runs.methods import sampling_distribution
-from runs.session import Session
 
 JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12), Job("c", "fog", 13)]
 METHODS = {
@@ -39,38 +35,15 @@ DISTRIBUTIONS = [
 CASES = thinned(product(["64", "96x64", "32x96"], DISTRIBUTIONS))
 
 
-@torch.inference_mode()
-def plain_decode(session: Session, job: Job, distribution: SamplingDistribution) -> list[int]:
-    """Both guidance contexts read whole at every token; rows closed by hand."""
-    target, words = session.target, session.target.prompts.words
-    grid, first = target.grid, words.image.first_id
-    size = [words[f"<reserved{8800 + side // 2:05d}>"] for side in (grid.rows, grid.columns)]
-    pixels = f"{16 * grid.columns}x{16 * grid.rows}"
-    text = f"Generate an image of {pixels} according to the following prompt:\n{job.prompt}"
-    image = [words["<racm3:break>"], *size]
-    rows = [[0, *words.tokenizer.encode(text).ids, words["<reserved08706>"], *image], image]
-    rows, codes = rows[: distribution.guidance], []
-    for position in range(grid.tokens):
-        contexts = [Context(torch.arange(len(row))[None]) for row in rows]
-        features = [
-            target.features(torch.tensor([row]), context)[:, -1:]
-            for row, context in zip(rows, contexts, strict=True)
-        ]
-        values = distribution(target.score(torch.cat(features)))[0, 0]
-        if not distribution.greedy:
-            values += gumbel(job.seed, "target", torch.tensor([position]), target.vocab.size)[0]
-        codes.append(int(values.argmax()))
-        end = [words["<reserved08799>"]] if (position + 1) % grid.columns == 0 else []
-        rows = [[*row, codes[-1] + first, *end] for row in rows]
-    return codes
-
-
 @pytest.mark.parametrize(("size", "distribution"), CASES, ids=str)
-def test_every_method_decodes_what_a_plain_loop_decodes(size, distribution, lumina_folder) -> None:
-    lumina = open_lumina(lumina_folder, size)
-    truth = {job.id: plain_decode(lumina, job, distribution) for job in JOBS}
+def test_every_method_decodes_what_plain_decoding_does(size, distribution, lumina_folder) -> None:
+    lumina, sampling = open_lumina(lumina_folder, size), SamplingSettings(**vars(distribution))
+    engine = lumina.open_engine(METHODS["ar"], sampling)
+    images = finished(engine, JOBS)
+    for image in images.values():
+        assert_chosen(engine, image)
+    truth = {name: image.codes.tolist() for name, image in images.items()}
     assert len({tuple(codes) for codes in truth.values()}) == 3
-    sampling = SamplingSettings(**vars(distribution))
     for batch, (name, method) in product((1, 3), METHODS.items()):
         assert codes(lumina.open_engine(method, sampling, batch), JOBS) == truth, (name, batch)
 
@@ -84,7 +57,11 @@ def test_trees_run_on_across_row_ends(lumina_folder) -> None:
 
 
 def test_images_are_of_the_size(lumina_folder) -> None:
+    """Prompts name width and height in words, and rows before columns by two tokens."""
     target = open_lumina(lumina_folder, "96x64").target
+    words, ids = target.prompts.words, target.prompt("a cat", 1).ids[0].tolist()
+    assert "an image of 96x64 acc" in words.tokenizer.decode(ids, skip_special_tokens=False)
+    assert ids[-2:] == [words["<reserved08802>"], words["<reserved08803>"]]
     assert target.to_image(torch.zeros(1, 24, dtype=torch.long)).shape == (1, 64, 96, 3)
 
 
@@ -110,13 +87,3 @@ def test_bad_sizes_are_refused_before_anything_is_loaded(text) -> None:
 )
 def test_the_size_is_that_of_the_folders_name(path, size) -> None:
     assert RunSettings(prompt="a cat", model="lumina_mgpt", model_path=path).target_size == size
-
-
-def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
-    session = open_lumina(lumina_folder, "96x64")
-    distribution = sampling_distribution(session.settings.sampling)
-    image = finished(session.open_engine(METHODS["ar"]), JOBS[:1])["a"]
-    for position in range(1, session.target.grid.tokens):
-        logits = _logits(session.target, distribution, image, position)
-        noise = gumbel(image.job.seed, "target", torch.tensor([position]), logits.shape[-1])
-        assert (distribution(logits)[0] + noise).argmax() == image.codes[position], position

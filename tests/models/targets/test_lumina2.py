@@ -1,39 +1,16 @@
-"""Lumina-mGPT 2.0 against transformers' Chameleon, and its codec against the authors' pixels."""
+"""Lumina-mGPT 2.0: prompts, and its codec against the authors' pixels."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from families import PROMPTS, SMALL, greedy
-from small_lumina2 import CODEC, LUMINA2, SPECIAL, write_lumina2
+from families import SMALL
+from small_lumina2 import CODEC, SPECIAL, write_lumina2
 
 from models.codecs.vqgan_files import movqgan_files
-from models.target import TargetModel
-from models.targets.chameleon import FIRST_CODE
 from runs.session import open_session
 
 TEXT, LAYOUTS = " A red cat, é.\n", ["lumina_mgpt2"]
-BEGIN, START, ROW_END, END_OF_TURN = 256, 257, 259, 263
-SIZE = 261  # <reserved08801>: 32 pixels
-REQUEST = "Generate an image of 32x32 according to the following prompt:\n"
-
-
-def encoded(target: TargetModel, text: str) -> list[int]:
-    return target.prompts.words.tokenizer.encode(REQUEST + text, add_special_tokens=False).ids
-
-
-def test_prompt_rows(session) -> None:
-    """The turn after the token that begins prompts; the unconditional row begins at the image."""
-    target = session.target
-    row = [BEGIN, *encoded(target, TEXT), END_OF_TURN, START, SIZE, SIZE]
-    rows = target.prompt(TEXT, 2)
-    padding = len(row) - 3
-    assert rows.ids.tolist() == [row, [BEGIN] * padding + [START, SIZE, SIZE]]
-    assert rows.starts.tolist() == [0, padding] and target.length(TEXT) == len(row)
-    assert target.prompt(TEXT, 1).ids.tolist() == [row]
-    grid = target.grid
-    assert (grid.rows, grid.columns, grid.row_end) == (4, 4, ROW_END - FIRST_CODE)
-    assert (target.vocab.first_id, target.vocab.size) == (155_000, LUMINA2.codes)
 
 
 def test_bos_begins_a_prompt_where_there_is_one(tmp_path) -> None:
@@ -44,31 +21,12 @@ def test_bos_begins_a_prompt_where_there_is_one(tmp_path) -> None:
 def test_the_end_of_the_turn_is_text_where_it_is_no_token(tmp_path) -> None:
     folder = write_lumina2(tmp_path / "model", words=SPECIAL[:-1])
     target = SMALL["lumina_mgpt2"].load(folder).target
-    row = [BEGIN, *encoded(target, TEXT + "<reserved08706>"), START, SIZE, SIZE]
-    assert target.prompt(TEXT, 1).ids.tolist() == [row]
+    words, names = target.prompts.words, ("<|endoftext|>", "<racm3:break>", "<reserved08801>")
+    text = f"Generate an image of 32x32 according to the following prompt:\n{TEXT}<reserved08706>"
+    ids = words.tokenizer.encode(text, add_special_tokens=False).ids
+    begin, start, size = (words[name] for name in names)
+    assert target.prompt(TEXT, 1).ids.tolist() == [[begin, *ids, start, size, size]]
     assert target.prompts.shortest == target.length("")
-
-
-@pytest.mark.parametrize("given", [4.0, 3.0])
-def test_a_greedy_image_is_that_of_the_authors_loop(given, session, theirs) -> None:
-    """Their loop raises --cfg 3 to 4: `--cfg 4` equals it, `--cfg 3` does not."""
-    target = session.target
-    guidance, image = given, []
-    size = [START, SIZE, SIZE]
-    rows = [[BEGIN, *encoded(target, PROMPTS[2]), END_OF_TURN, *size], size]
-    while len(image) < 20:
-        if len(image) % 5 == 4:
-            image.append(ROW_END)
-            continue
-        guidance = max(4.0, guidance * (1 - (2 + len(image)) / 4))
-        ids = (torch.tensor([[*row, *image]]) for row in rows)
-        with torch.no_grad():
-            text, empty = (theirs.model(input_ids=one).last_hidden_state[0, -1] for one in ids)
-            logits = theirs.lm_head(guidance * (text - empty) + empty)[FIRST_CODE:]
-        image.append(int(logits[: LUMINA2.codes].argmax()) + FIRST_CODE)
-    expected = [token - FIRST_CODE for token in image if token != ROW_END]
-    assert greedy(session, cfg=4.0).tolist() == expected
-    assert greedy(session, cfg=3.0).tolist() != expected
 
 
 def test_pixels_are_the_authors(original) -> None:
