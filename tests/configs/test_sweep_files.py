@@ -87,8 +87,6 @@ def axes(text: str, base: str = "adt") -> str:
         (axes("nodes: [4]\nmethods: [ar]"), "methods: expected name.*got .*"),
         (axes("nodes: [4]\nquality: true"), "got quality. That is gone: use --metrics"),
         (axes("nodes: [4]\nmethod: ar"), "keys: expected axes, base or methods, got method"),
-        ("base: adt\nbase: adt\n", "expected a YAML file, got key 'base' twice"),
-        ("- adt\n", "expected `name: value` lines, got a list"),
     ],
 )
 def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
