@@ -35,8 +35,7 @@ def check(name: str, checkpoint: Checkpoint) -> Finding:
 
 
 def ran(**flags: str) -> dict[str, Finding]:
-    settings = InspectSettings(device="cpu", run=True, **flags)
-    return {finding.part: finding for finding in run_checks(settings)}
+    return {finding.part: finding for finding in run_checks(opened(**flags).settings)}
 
 
 @pytest.fixture(scope="module")
