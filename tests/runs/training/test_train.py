@@ -15,7 +15,6 @@ from families import SMALL
 from ran import torchrun
 from safetensors.torch import load_file, save_file
 from small import Sizes, small_settings, write_checkpoint
-from small_llamagen import open_llamagen, write_llamagen
 
 import main
 from configs.fields import SettingsError
@@ -24,6 +23,8 @@ from decoding.images import Job
 from drafters.training.heads import embedding_scale, export
 from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
+from models.registry import FAMILIES
+from models.targets.llamagen import LlamaGen
 from runs.commands import train_settings
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
@@ -180,15 +181,6 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
         torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
 
 
-def test_a_training_begun_again_is_evaluated_again(folders, tmp_path) -> None:
-    run(folders, tmp_path, steps=2)
-    written = tmp_path / "drafter" / "model.safetensors"
-    before = written.read_bytes()
-    (tmp_path / "checkpoint" / "state.pt").unlink()
-    run(folders, tmp_path, steps=2, lr=1e-2)
-    assert written.read_bytes() != before
-
-
 def test_a_state_of_other_groups_is_refused(folders, tmp_path) -> None:
     """As of earlier versions, whose Muon took a table that AdamW takes."""
     training = open_training(folders, tmp_path, **BLOCK)
@@ -320,12 +312,8 @@ LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, 
 
 @pytest.mark.parametrize("model", LAYOUTS)
 def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatch) -> None:
-    if model == "llamagen":
-        folder = write_llamagen(tmp_path)
-        target = open_llamagen(small_settings(folder, "fp32", model="llamagen")).target
-        monkeypatch.setattr("runs.training.train.open_target", lambda run: target)
-    else:
-        folder = SMALL[model].write(tmp_path)
+    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
+    folder = SMALL[model].write(tmp_path)
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
     write_tokens(tmp_path / "tokens", model, folder, grid, 8)
     out, layers = tmp_path / "out", 1 + (model == "tiny")
@@ -458,15 +446,20 @@ def test_a_target_in_bf16(folders, tmp_path) -> None:
     assert second.lessons.head.fc.weight.dtype == torch.float32
 
 
-def test_an_evaluation_that_was_interrupted_is_made(folders, tmp_path) -> None:
-    run(folders, tmp_path, steps=1)
-    path = tmp_path / "evaluation.json"
-    first = path.stat().st_mtime_ns, path.read_text()
-    run(folders, tmp_path, steps=1)
+def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
+    folders, tmp_path
+) -> None:
+    run(folders, tmp_path, steps=2)
+    path, drafter = tmp_path / "evaluation.json", tmp_path / "drafter" / "model.safetensors"
+    first, written = (path.stat().st_mtime_ns, path.read_text()), drafter.read_bytes()
+    run(folders, tmp_path, steps=2)
     assert path.stat().st_mtime_ns == first[0], "nothing is left to do"
     path.unlink()
-    run(folders, tmp_path, steps=1)
+    run(folders, tmp_path, steps=2)
     assert path.read_text() == first[1]
+    (tmp_path / "checkpoint" / "state.pt").unlink()
+    run(folders, tmp_path, steps=2, lr=1e-2)
+    assert drafter.read_bytes() != written
 
 
 def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) -> None:
