@@ -54,6 +54,8 @@ def test_files_of_an_evaluation(folders, tmp_path, capsys):
     price = relaxed["accuracy.shape"]["price"]
     assert price["low"] <= price["value"] <= price["high"]
     assert plain["tiny_fid"]["reference"] == f"img, {COUNT} images"
+    assert 0 <= plain["tiny_fid"]["value"] < 1e-4, "the reference is the run itself"
+    assert plain["tiny_pr.precision"]["value"] == plain["tiny_pr.recall"]["value"] == 1
     assert "too few" in plain["tiny_fid"]["warning"] and "shares" not in plain["tiny_fid"]
     assert "attributes.safetensors [" in plain["accuracy.shape"]["network"]
     missing = [text for text in document["remarks"] if "was not computed" in text]
@@ -107,13 +109,6 @@ def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
 
 def scores_of(chosen: EvaluateSettings) -> tuple[dict, list[str]]:
     return compute_scores(chosen, read_runs(chosen.folders))
-
-
-def test_identical_folders_have_distance_zero_and_the_same_manifold(folders, tmp_path):
-    flags = {"ref_dir": str(folders[0] / "img"), "metrics": "tiny_fid,tiny_pr"}
-    scores, skipped = scores_of(settings_of(tmp_path, folders[0], **flags))
-    assert not skipped and 0 <= scores["ar"]["tiny_fid"].value < 1e-4
-    assert scores["ar"]["tiny_pr.precision"].value == scores["ar"]["tiny_pr.recall"].value == 1
 
 
 def test_runs_are_compared_on_the_images_that_all_have(drawn, folders, tmp_path):
