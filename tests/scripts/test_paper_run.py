@@ -12,10 +12,9 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 from browser import thinned
-from families import SMALL
+from families import SMALL, size_flag
 from made_runs import pictures
 from ran import ran
-from small import FLAGS
 from small_glm_image import write_glm_image
 from small_llamagen import LlamaGenSizes, write_llamagen
 
@@ -37,9 +36,6 @@ COCO = {"images": [{"id": 7}, {"id": 3}], "annotations": CAPTIONS}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 PROMPTS = {"coco": ("captions.json", json.dumps(COCO)), "parti": ("prompts.tsv", PARTI)}
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
-# Recipes whose size is too large for the checkpoint.
-TARGET_SIZES = {model: flags["target_size"] for model, flags in FLAGS.items()}
-TARGET_SIZES["lumina_mgpt"] = "64"
 NEEDS = "scripts.paper.needs"
 
 
@@ -74,8 +70,7 @@ def test_a_model_gets_images_and_a_table(recipe, checkpoints, tmp_path, monkeypa
     name = ("coco", "parti")[RECIPES.index(recipe) % 2]
     prompts, text = PROMPTS[name]
     (tmp_path / prompts).write_text(text)
-    flags = f"--model_path {checkpoints[recipe]} --dtype fp64"
-    flags += f" --target_size {TARGET_SIZES[recipe]}" if recipe in TARGET_SIZES else ""
+    flags = " ".join([f"--model_path {checkpoints[recipe]} --dtype fp64", *size_flag(recipe)])
     flags += f" --device cpu --prompt_file {tmp_path / prompts}"
     temperatures = ("1", "0") if recipe == "tiny" else ("1",)
     given = {"BENCH": "2", "REPEATS": "1", "FLAGS": flags, "TEMPERATURES": " ".join(temperatures)}
