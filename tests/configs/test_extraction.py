@@ -13,7 +13,7 @@ from configs.schema import ROOT, RunSettings, SamplingSettings
 from runs.commands import extraction_settings, run_settings
 from support.provenance import checkpoint_id
 
-OWN = ("--from_prompts", "--num_images=3")
+OWN = ("--output_dir=out", "--from_prompts", "--num_images=3")
 
 
 @pytest.fixture
@@ -29,21 +29,20 @@ def read(tmp_path):
 
 
 def test_own_samples_are_drawn_without_a_drafter_by_default(read):
-    found = read("--output_dir=out", *OWN)
+    found = read(*OWN)
     assert (found.run.method.method, found.run.drafter_path) == ("jacobi", None)
     assert found.num_images == 3
-    own = ("--output_dir=out", *OWN)
-    assert read(*own, "--method=eagle_recall", "--depth=4").run.method.depth == 4
+    assert read(*OWN, "--method=eagle_recall", "--depth=4").run.method.depth == 4
     lossless = ("--method=eagle2", "--proposal=topk", "--verifier=rejection")
-    assert read(*own, *lossless).run.method.lossless
+    assert read(*OWN, *lossless).run.method.lossless
 
 
 def test_recipes_serve_both(tmp_path, read):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("cfg: 5\ntop_k: 7\ndtype: bf16\nmethod: eagle2\ndepth: 3\n")
-    own = read("--output_dir=out", *OWN, f"--config={recipe}")
+    own = read(*OWN, f"--config={recipe}")
     assert (own.run.sampling.cfg, own.run.sampling.top_k, own.run.method.depth) == (5.0, 7, 3)
-    plain = read("--output_dir=out", *OWN, f"--config={recipe}", "--method=ar")
+    plain = read(*OWN, f"--config={recipe}", "--method=ar")
     assert plain.run.method.depth is None
     of_model = ROOT / "configs" / "anole.yaml"  # whose drafter is not there
     pictures = read("--output_dir=out", f"--config={of_model},{recipe}", data=True).run
@@ -56,7 +55,7 @@ def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, file):
     link.symlink_to(file)
     for path in (file, link):
         with pytest.raises(SettingsError, match="--prompt: .* models are judged by"):
-            read("--output_dir=out", *OWN, f"--prompt={path}")
+            read(*OWN, f"--prompt={path}")
 
 
 @pytest.fixture
