@@ -208,7 +208,7 @@ def test_one_process_per_folder_and_a_kill_frees_it(settings):
 def whole(tmp_path_factory) -> Path:
     """A folder with a run of three images, and its model."""
     place = tmp_path_factory.mktemp("whole")
-    generate_images(settings_of(place), fake_opener(FakeEngine()))
+    generate(place, place / "out")
     return place
 
 
@@ -217,14 +217,9 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole / "out", tmp_path / "out"))
 
 
-def settings_of(place: Path, out: Path | None = None, **flags) -> RunSettings:
-    flags = {"num_images": 3, "trace": True} | flags
-    return fake_run(place, output_dir=str(out or place / "out"), **flags)
-
-
 def generate(whole: Path, run: Path, **flags) -> FakeEngine:
-    engine = FakeEngine()
-    generate_images(settings_of(whole, run, **flags), fake_opener(engine))
+    engine, flags = FakeEngine(), {"num_images": 3, "trace": True} | flags
+    generate_images(fake_run(whole, output_dir=str(run), **flags), fake_opener(engine))
     return engine
 
 
