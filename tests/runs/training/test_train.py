@@ -1,4 +1,7 @@
-"""`train_drafter` on small checkpoints: what it learns, writes and refuses; resumption."""
+"""`train_drafter` on small checkpoints: what it learns, writes and refuses; resumption.
+
+One line names damaged files and full disks, and nothing is lost.
+"""
 
 import json
 import re
@@ -10,10 +13,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from browser import only_in_all
+from damage import Damage, a_folder, content, cut, fill_disk
 from fakes import codes
 from families import SMALL
 from ran import torchrun
 from safetensors.torch import load_file, save_file
+from said import without_progress
 from small import Sizes, small_settings, write_checkpoint
 
 import main
@@ -376,10 +381,12 @@ def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
 def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) -> None:
     run(folders, tmp_path, steps=1)
     others = {"depths": 3, "batch_size": 8, "lr": 0.5, "alignment": "shifted", "cfg": 2.0}
-    for flag, value in others.items():
+    for flag, value in (others | {"steps": 3}).items():
         assert main.main(words(folders, tmp_path, **{"steps": 1, flag: value})) == 2
         said = capsys.readouterr().err
-        assert f"--{flag}: " in said and f", got {value!r}." in said
+        assert f"--{flag}: expected " in said
+        assert f", as the checkpoint in {tmp_path} has, got {value!r}." in said
+    assert f"To train on, use --start_from {tmp_path / 'drafter'}" in said
 
 
 @pytest.mark.parametrize(
@@ -509,3 +516,77 @@ def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
     weight = load_file(drafter / "model.safetensors")["states.weight"]
     assert weight.shape == (32, 64) and weight.abs().mean() > 1e-3
     assert_drafts_exactly(tmp_path / "model", drafter, "adt", "eagle2", "block", "eagle_recall")
+
+
+@pytest.fixture(scope="module")
+def trained(folders, tmp_path_factory) -> Path:
+    """A training of two steps with its cache of features."""
+    out = tmp_path_factory.mktemp("trained")
+    run(folders, out / "out", steps=2, save_every=1, cache_features=out / "cache")
+    return out
+
+
+@pytest.fixture
+def copy(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+def train(folders: Path, root: Path, capsys) -> tuple[int, str]:
+    """Return the exit code and what was said on stderr, progress apart."""
+    given = {"steps": 2, "save_every": 1, "cache_features": root / "cache"}
+    code = main.main(words(folders, root / "out", **given))
+    lines = without_progress(capsys.readouterr().err).splitlines()
+    return code, "\n".join(line for line in lines if line.strip())
+
+
+def state(**changed: object) -> Damage:
+    def damage(root: Path) -> None:
+        held = torch.load(root / STATE, weights_only=True) | changed
+        held = {key: value for key, value in held.items() if value is not None}
+        torch.save(held, root / STATE)
+
+    return damage
+
+
+STATE, LOG, EVALUATION = "out/checkpoint/state.pt", "out/log.jsonl", "out/evaluation.json"
+CACHE = "cache/about.json"
+FAULTS = {
+    "a checkpoint of junk": (STATE, content(STATE, "junk")),
+    "a checkpoint cut": (STATE, cut(STATE, 100)),
+    "a checkpoint that is a list": (STATE, lambda root: torch.save([1], root / STATE)),
+    "a checkpoint without settings": (STATE, state(settings=None)),
+    "a checkpoint without weights": (STATE, state(weights=None)),
+    "a checkpoint of other weights": (STATE, state(weights={"fc.weight": torch.ones(1)})),
+    "a checkpoint of other optimizers": (STATE, state(optimizers=[])),
+    "a log of text": (LOG, content(LOG, "hello\n{}\n\n")),
+    "a log without steps": (LOG, content(LOG, '{"loss": 1}\n\n\n')),
+    "a log in a folder": (LOG, a_folder(LOG)),
+    "figures of junk": (EVALUATION, content(EVALUATION, "{")),
+    "figures of another program": (EVALUATION, content(EVALUATION, '{"speed": []}')),
+    "figures in a folder": (EVALUATION, a_folder(EVALUATION)),
+    "a cache of another program": (CACHE, content(CACHE, "[]")),
+    "a cache in a folder": (CACHE, a_folder(CACHE)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damaged_files_are_named_in_one_line(folders, copy, capsys, fault):
+    name, damage = FAULTS[fault]
+    damage(copy)
+    code, said = train(folders, copy, capsys)
+    assert code == 2 and len(said.splitlines()) == 1
+    assert said.startswith("error: ") and Path(name).name in said
+
+
+@pytest.mark.parametrize("name", ["state.pt", "log.jsonl", "model.safetensors", "rows-00000"])
+def test_a_full_disk_costs_at_most_the_steps_since_the_last_checkpoint(
+    folders, trained, tmp_path, capsys, monkeypatch, name
+):
+    """The same command goes on, once there is space, to the same figures."""
+    fill_disk(monkeypatch, name, turn=2 if name == "state.pt" else 1)
+    code, said = train(folders, tmp_path, capsys)
+    assert code == 1 and len(said.splitlines()) == 1
+    assert said.startswith("error: ") and name in said and "No space left on device" in said
+    monkeypatch.undo()
+    assert train(folders, tmp_path, capsys)[0] == 0
+    assert curve(tmp_path / "out") == curve(trained / "out")
