@@ -28,7 +28,7 @@ from runs.check.loaded import FirstRows
 from runs.fusing import fuse, kernels_for, use_triton
 from runs.methods import build_engine
 from runs.session import Session, open_session
-from support.compiler import missing_compiler
+from support.compiler import compiling, fused, missing_compiler
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
 METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "recall", "eagle_recall", "block"]
@@ -292,3 +292,29 @@ def test_inductor_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None
     monkeypatch.setattr("support.compiler.importlib.util.find_spec", lambda name: None)
     missing = missing_compiler(torch.device("cuda"))
     assert missing == "the package triton is missing"
+
+
+@fused
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """Return 2 x."""
+    return 2 * x
+
+
+def test_functions_are_compiled_only_while_it_is_on_and_not_where_gradients_are_recorded() -> None:
+    taken = []
+
+    def compiler(function):
+        taken.append(function.__name__)
+        return function
+
+    one = torch.ones(1)
+    with torch.inference_mode():
+        assert doubled(one) == 2 and not taken
+        with compiling(compiler):
+            assert doubled(one) == 2 and taken == ["doubled"]
+            with compiling(None):
+                doubled(one)
+            with torch.inference_mode(False), torch.enable_grad():
+                doubled(one)
+        doubled(one)
+    assert len(taken) == 2 and doubled.__doc__ == "Return 2 x."
