@@ -8,11 +8,11 @@ import pytest
 import torch
 from browser import only_in_all
 from compilers import needs_compiler, needs_inductor
+from damage import generated, refused
 from fakes import codes as codes_of
 from small import Sizes, open_lumina, small_settings, write_checkpoint
 from torch._dynamo.utils import counters
 
-import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
@@ -161,17 +161,14 @@ NO_COMPILER = {"nothing": "there is no C++ compiler 'nothing'", "false": "false 
 
 
 @pytest.mark.parametrize("name", NO_COMPILER)
-def test_without_a_compiler_torch_runs(name, checkpoint, tmp_path, monkeypatch, capsys) -> None:
+def test_without_a_compiler_torch_runs(name, folder, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("CXX", name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     native.kernels.cache_clear()
     try:
-        command = ["generate_images", "--prompt", "a red cat", "--device", "cpu", "--method", "ar"]
-        command += ["--output_dir", str(tmp_path / "out"), "--model_path", str(checkpoint)]
-        assert main.main([*command, "--compile", "on"]) == 2
-        told = capsys.readouterr().err
+        told = refused(capsys, folder, "--device=cpu", "--method=ar", "--compile=on")
         assert f"--compile: expected off or auto, got 'on'. Here {NO_COMPILER[name]}" in told
-        assert main.main(command) == 0
+        assert generated(capsys, folder, "--device=cpu", "--method=ar")[0] == 0
     finally:
         native.kernels.cache_clear()
 

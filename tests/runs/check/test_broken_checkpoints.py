@@ -88,16 +88,15 @@ VQGAN = {"num_res_blocks": 100000, "n_embed": HUGE, "embed_dim": HUGE, "z_channe
 VQGAN |= {"ch": HUGE, "ch_mult": [1] * 200}
 NO_CODEC = r"no image codec among the weights \(keys model\.vqmodel\.\*\)"
 NO_TOKENIZER = "--text_encoder_path: .*cannot be read as a tokenizer"
+LAYERS = "num_layers is 100000, the weights hold"
+POSITIONS = "max_position_embeddings is 8; an image of 4 x 4 tokens takes 16"
+NAMES = {"janus_pro": ("<｜▁pad▁｜>", "<begin_of_image>")}
+NAMES |= {"emu3": ("<|extra_203|>", "<|image start|>")}
 BIAS = "drafter/config.json: bias: expected true or false, got 'no'"
 FAULTS: list[tuple[str, set[Row], list[Fault]]] = [  # of a model: the report's rows, and damages
     *(("tiny", {("target", item)}, found) for item, found in network(".").items()),
     *(("tiny", {("drafter", item)}, found) for item, found in network("drafter").items()),
-    ("tiny", {("parts", "together")}, [
-        (
-            entries(max_position_embeddings=8),
-            "max_position_embeddings is 8; an image of 4 x 4 tokens takes 16",
-        ),
-    ]),
+    ("tiny", {("parts", "together")}, [(entries(max_position_embeddings=8), POSITIONS)]),
     ("tiny", {IMAGES}, [
         *(
             (vqgan(name, size), rf"vqgan\.safetensors: .*{name} is .*, the weights hold")
@@ -127,18 +126,10 @@ FAULTS: list[tuple[str, set[Row], list[Fault]]] = [  # of a model: the report's 
     ),
     ("janus_pro", {PICTURES}, [(tensors(without="model.vqmodel."), NO_CODEC)]),
     ("emu3", {PICTURES}, [(tensors(without="vqmodel."), "no image codec among the weights")]),
-    ("janus_pro", {TEXT}, [
-        (
-            renamed("<｜▁pad▁｜>", "<begin_of_image>"),
-            "has no token '<｜▁pad▁｜>', '<begin_of_image>'",
-        ),
-    ]),
-    ("emu3", {TEXT}, [
-        (
-            renamed("<|extra_203|>", "<|image start|>"),
-            r"has no token '<\|extra_203\|>', '<\|image start\|>'",
-        ),
-    ]),
+    *(
+        (model, {TEXT}, [(renamed(*names), re.escape("has no token {!r}, {!r}".format(*names)))])
+        for model, names in NAMES.items()
+    ),
     ("llamagen", {TARGET}, [
         (entries(caption_dim=HUGE), f"caption_dim is {HUGE}, the"),
         (entries(cls_token_num=HUGE), f"cls_token_num is {HUGE}, the"),
@@ -146,10 +137,7 @@ FAULTS: list[tuple[str, set[Row], list[Fault]]] = [  # of a model: the report's 
         (entries(rope_base="x"), "rope_base: expected numbers"),
     ]),
     ("llamagen", {ENCODER}, [
-        (
-            entries(file=f"{T5}/{CONFIG}", num_layers=100000),
-            "num_layers is 100000, the weights hold",
-        ),
+        (entries(file=f"{T5}/{CONFIG}", num_layers=100000), LAYERS),
         (pickled(T5, NO_KEY), "--text_encoder_path: .*cannot read"),
         (cut(f"{T5}/{SINGLE}", 500), SINGLE),
         (content(f"{T5}/tokenizer.json", b"{}"), NO_TOKENIZER),

@@ -75,9 +75,8 @@ def test_memory_is_that_of_a_loaded_model(
     assert memory["target copies on CPUs"] == copies > 0
 
 
-@pytest.mark.parametrize("kind", ["bin", "old bin"])
-def test_bin_files(kind, folder, capsys) -> None:
-    path = store_weights(folder, kind)
+def test_old_bin_files(folder, capsys) -> None:
+    path = store_weights(folder, "old bin")
     assert not faults(inspected(capsys, folder)[1])
     cut(path.name, 3000)(folder)
     assert set(faults(inspected(capsys, folder)[1])) == {("target", path.name)}
