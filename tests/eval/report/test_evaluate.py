@@ -206,8 +206,10 @@ _MEASURE = """() => ({
 def report(drawn, tmp_path_factory):
     """Return the report of plain decoding and a relaxed run with a long name, trace and fault."""
     folder = tmp_path_factory.mktemp("report")
-    plain, other = write_pair(folder, *drawn, "adt_lantern_k100_delta02_shared_budget")
-    (plain / "img" / f"{COUNT - 1:05d}_0.png").unlink()
+    images, prompts = (part[:12] for part in drawn)
+    name = "adt_lantern_k100_delta02_shared_budget"
+    plain, other = write_pair(folder, images, prompts, name)
+    (plain / "img" / "00011_0.png").unlink()
     flags = {"output_dir": f"{plain},{other}", "ref_dir": plain / "img", "images": 2}
     flags |= {"cache_dir": folder / "features", "report_dir": folder / "out"}
     assert main.main(["evaluate", *(f"--{name}={value}" for name, value in flags.items())]) == 0
