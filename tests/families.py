@@ -50,11 +50,6 @@ class Small:
         return self.open(self.settings(folder, dtype).with_method(method))
 
 
-def open_square(settings: RunSettings) -> Session:
-    """Open a session of images of 4 x 4 tokens."""
-    return open_session(replace(settings, target_size="64"))
-
-
 SMALL = {
     "tiny": Small("tiny", lambda root: write_checkpoint(root / "tiny")),
     "emu3": Small("emu3", lambda root: write_emu3(root / "Emu3-Gen-hf", layout="old")),
@@ -66,7 +61,7 @@ SMALL = {
     ),
     "liquid": Small("liquid", lambda root: write_liquid(root / "Liquid_V1_7B")),
     "lumina_mgpt": Small(
-        "lumina_mgpt", lambda root: write_checkpoint(root / "Lumina-mGPT", LUMINA), open_square
+        "lumina_mgpt", lambda root: write_checkpoint(root / "Lumina-mGPT", LUMINA)
     ),
     "lumina_mgpt2": Small("lumina_mgpt2", lambda root: write_lumina2(root / "Lumina-mGPT-2.0")),
     "glm_image": Small("glm_image", write_glm_image, open_glm_image),

@@ -247,6 +247,7 @@ FLAGS = {
     "emu3": {"target_size": "40x32", "negative_prompt": "lowres, blurry."},
     "emu3_5": {"target_size": "80x64"},
     "glm_image": {"target_size": "96x64"},
+    "lumina_mgpt": {"target_size": "64"},
     "lumina_mgpt2": {"target_size": "32"},
 }
 

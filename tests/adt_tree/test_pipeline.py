@@ -4,7 +4,7 @@ import copy
 import pickle
 import re
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -120,26 +120,16 @@ def test_the_image_so_far_is_grey_where_nothing_is_decided(pipe):
 
 def test_threads_and_streams_next_to_each_other_get_their_own_images(pipe):
     wanted = {seed: pipe("a cat", seed=seed).tokens for seed in range(3)}
-    found: dict[int, Tensor] = {}
-
-    def work(seed: int) -> None:
-        found[seed] = pipe("a cat", seed=seed).tokens
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in wanted]
     one, other = pipe.stream("a cat", seed=0), Pipeline.from_pipe(pipe, method="jacobi")
     latest = [next(one)]
-    for thread in threads:
-        thread.start()
-    steps = []
-    for step in other.stream("a cat", seed=1):
-        steps.append(step)
-        latest = [next(one, latest[0])]
-    second = steps[-1].tokens
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        calls = {seed: pool.submit(pipe, "a cat", seed=seed) for seed in wanted}
+        for step in other.stream("a cat", seed=1):
+            second = step.tokens
+            latest = [next(one, latest[0])]
     first = [*latest, *one][-1].tokens
     assert torch.equal(first, wanted[0][0]) and torch.equal(second, wanted[1][0])
-    assert all(torch.equal(found[seed], tokens) for seed, tokens in wanted.items())
+    assert all(torch.equal(calls[seed].result().tokens, wanted[seed]) for seed in wanted)
 
 
 def test_pipelines_share_weights_or_not(checkpoint, pipe):

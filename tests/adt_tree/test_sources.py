@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from families import SMALL
@@ -72,7 +71,7 @@ def test_what_is_none_of_these_is_refused():
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="missing file: .*config.json"):
         source_values(tmp_path, {})
-    (Path(tmp_path) / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(SettingsError, match="expected the config.json of tiny"):
         source_values(tmp_path, {})
     with pytest.raises(SettingsError, match="model: expected tiny.*got 'anole'"):

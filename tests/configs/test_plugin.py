@@ -1,6 +1,8 @@
 """Methods and rules that a module outside the checkout registers."""
 
 import sys
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import pytest
 from stand_ins import empty_checkpoint
@@ -30,12 +32,11 @@ def plugin(tmp_path, monkeypatch):
     (tmp_path / "broken_methods.py").write_text("import no_such_package")
     monkeypatch.chdir(tmp_path)
     tables = method_table.METHODS, methods.METHODS, acceptance.VERIFIERS, methods.VERIFIERS
-    before = [dict(table) for table in tables]
-    yield "own_methods"
+    with ExitStack() as stack:
+        for table in tables:
+            stack.enter_context(patch.dict(table))
+        yield "own_methods"
     sys.modules.pop("own_methods", None)
-    for table, entries in zip(tables, before, strict=True):
-        table.clear()
-        table.update(entries)
 
 
 def settings(*words: str):

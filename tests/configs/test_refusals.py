@@ -31,22 +31,17 @@ generate_images --prompt a b : 'b': a word without a flag
 generate_images --prompt     : --prompt: expected text…got nothing
 generate_images --prompt=    : --prompt: …got ''
 generate_images --prompt -x  : --prompt: …got the flag '-x'…--prompt=VALUE
-generate_images --prompt --  : --prompt: …got the flag '--'…--prompt=VALUE
 generate_images --prompt --seed : --prompt: …got the flag '--seed'…--prompt=VALUE
 draw -                       : '-': a word without a flag
 draw --                      : '--': a word without a flag
-draw ''                      : '': a word without a flag
 draw --trace maybe           : 'maybe': a word without a flag
 draw -seed 3                 : -seed: unknown flag. Write flags with two dashes
-draw -1                      : -1: unknown flag
 draw --=3                    : --: unknown flag
 draw --seed --trace          : --seed: expected a whole number…got the flag '--trace'
 draw --seed 1 --seed=2       : --seed: expected one value, got '1' and '2'
 draw --trace --notrace       : --trace: expected one value, got 'true' and 'false'
 draw --sede=3                : --sede: unknown flag. Did you mean --seed? `python main.py generate_i
-draw --temprature=1          : Did you mean --temperature
 draw --adt-bata=1            : Did you mean --adt_beta
-draw --lantern_detla 0.1     : Did you mean --lantern_delta
 draw --methods=ar            : --methods: unknown flag. Did you mean --method
 inspect --method=adt         : --method: unknown flag
 inspect --cfg_mode=sequential : --cfg_mode: unknown flag
@@ -62,15 +57,12 @@ generate_images --method adx --help : --method: expected ar, static…got 'adx'
 draw --seed=abc              : --seed: expected a whole number from 0 to 9223372036854775807, got 'a
 draw --seed=1e3              : --seed: …got '1e3'
 draw --seed=1.0              : --seed: …got '1.0'
-draw --seed=0x1              : --seed: …got '0x1'
 draw --seed=1_000            : --seed: …got '1_000'
-draw --seed=None             : --seed: …got 'None'
 draw --seed=١                : --seed: …got
 draw --seed=-1               : --seed: …got -1
 draw --seed=9223372036854775808 : --seed: …got 9223372036854775808
 draw --temperature=hot       : --temperature: …got 'hot'
 draw --temperature=nan       : --temperature: …got 'nan'
-draw --temperature=1,5       : --temperature: …got '1,5'
 draw --temperature=1e999     : --temperature: …got inf
 draw --temperature=1e-9      : --temperature: expected 0 (argmax), or 0.001 to 100…got 1e-09
 draw --trace=maybe           : --trace: expected true or false…got 'maybe'
@@ -96,7 +88,6 @@ inspect --speed              : --speed: inspect has no such flag; benchmark and 
 draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
 list --caption=both --prompt_file=x : --caption: …first, longest or all
 tune --minutes=0             : --minutes: expected a number from 0.01 to 10080, got 0.0
-tune --methods=eagle         : …got 'eagle'. Did you mean eagle2
 tune --methods=ar            : --methods: expected at least one method besides ar, got 'ar'
 tune --methods=adt:verifier=lantern : …got 'adt:verifier=lantern'
 evaluate                     : --output_dir: expected run folders…got nothing
@@ -105,9 +96,7 @@ evaluate --output_dir a --metrics fid,clap   : --metrics: expected all, none, or
 evaluate --output_dir a --metrics fid,fid    : --metrics: …got 'fid,fid'
 evaluate --output_dir a --metrics fid,is     : --metrics: …got 'fid,is'. is is gone: use fid
 evaluate --output_dir a --ref_dir nowhere    : --ref_dir: expected a folder…got 'nowhere'
-draw --method=ar --tree=chain        : --tree: 'chain' works only with --method static, n
 draw --method=ar --drafter_path=x    : --drafter_path: 'x' works only with a method that
-draw --method=eagle2 --adt_beta=0.5  : --adt_beta: 0.5 works only with --method adt, not
 draw --adt_d_min=7 --adt_d_max=6     : --adt_d_min: expected at most --adt_d_max, which is…got 7
 draw --adt_d_max=2 --adt_d_init=3    : --adt_d_init: expected 1 to 2…got 3
 draw --lantern_k=5                   : only with --verifier lantern or lantern_coupled, not with --
@@ -124,6 +113,9 @@ draw --compile=inductor --device_map=auto : --compile: …only on one device, no
 draw --caption=all                   : --caption: …only with --prompt MSCOCO2017Val
 draw --negative_prompt=x             : --negative_prompt: 'x' works only with …emu3
 draw --target_size=768               : --target_size: …only with --model lumina_mgpt
+draw --vq_path=x                     : --vq_path: 'x' works only with --model …llamagen or llamagen2
+inspect --model=anole --vq_path=x    : --vq_path: 'x' works only with --model …llamagen or llamagen2
+draw --text_encoder_path=x           : --text_encoder_path: 'x' works only with --model llamagen or 
 hub --model=lumina_mgpt2 --tokenizer_path=x   : --tokenizer_path: …only with --model
 hub --model=lumina_mgpt2 --target_size=800x768 : multiples of 32, at most 768 x 768 pixels
 hub --model=emu3 --target_size=36    : --target_size: …in multiples of 8, at most 760 x 760
@@ -143,14 +135,12 @@ bench --methods=ar,eagle             : --methods: expected name[:flag=value...]�
 bench --methods=ar,ar                : --methods: expected different methods, got ar and ar, which a
 bench --methods=adt:depth=3          : --methods, in 'adt:depth=3': --depth: 3 works only
 bench --methods=eagle2:depth         : --depth: expected flag=value…got 'depth'
-bench --methods=eagle2:depth=x       : --depth: expected a whole number…got 'x'
 bench --methods=eagle2:depth=3:depth=4 : --depth: expected flag=value, once…got 'depth=4'
 bench --methods=eagle2:dephth=3      : --dephth: unknown flag. Did you mean --depth
 bench --methods=eagle2:seed=3        : --seed: unknown flag
 bench --methods=eagle2:method=ar     : --method: unknown flag
 bench --methods=ar,adt --method=adt  : --method: 'adt' works only without --methods
 bench --methods=ar,adt --tree=chain  : --tree: 'chain' works only for a method that has it
-bench --methods=ar,adt --lantern_k=9 : --lantern_k: 9 works only for a method that has it
 bench --cells=0-1                    : --cells: '0-1' works only with --sweep
 sweep --methods=adt                  : --methods: 'adt' works only without --sweep
 sweep --method=adt                   : --method: 'adt' works only without --sweep
@@ -158,17 +148,15 @@ sweep --nodes=3                      : --nodes: 3 works only without --sweep swe
 sweep --cells=6-9                    : --cells: expected a-b with b up to 2…got '6-9'
 sweep --cells=2                      : --cells: expected a-b…got '2'
 sweep --tree=chain                   : --tree: 'chain' works only for a method that has it
+extract_tokens --output_dir=./ --data_dir=. : --output_dir: expected another folder than --data_dir
 extract_tokens --output_dir=o        : --data_dir: expected images with captions, or --from_prompts
 images --from_prompts                : --data_dir: …works only without --from_prompts
 images --num_images=3                : --num_images: 3 works only with --from_prompts
 images --method=ar                   : --method: 'ar' works only with --from_prompts
 images --top_k=5                     : --top_k: 5 works only with --from_prompts
-images --output_dir=x --data_dir=.   : --output_dir: expected one value
 samples --verifier=lantern --method=adt : --verifier: expected exact, rejection…got 'lantern'
-samples --num_images=0               : --num_images: expected one value
 extract_tokens --from_prompts        : --output_dir: expected a folder…got nothing
 extract_tokens --output_dir=o --from_prompts --model_path=model : --num_images: expected the number…
-images --target_size=512             : --target_size: '512' works only with --model lumin
 evaluate --output_dir a --device tpu : --device: …got 'tpu'
 samples --model=anole                : --prompt: expected MSCOCO2017Train, …, with --model anole, go
 samples --prompt=PartiPrompts        : but not the prompts that models are judged by
@@ -179,12 +167,10 @@ generate_images --prompt=prompts.odd : expected an existing…got 'prompts.odd',
 generate_images --prompt=model       : expected an existing…got 'model', which is a folder here
 benchmark --prompt=PartiPrompts --prompt_file=no --model_path model : --prompt PartiPrompts: …got no
 generate_images --prompt=x --model=anole --model_path=owner/name --method=adt : --drafter_path: …got
-generate_images --prompt=x --model_path nowhere : --model_path nowhere: expected a folder such as…go
 generate_images --prompt=x --model=lumina_mgpt  : expected this folder, once t…path that does not
 draw --tokenizer_path=nowhere        : --tokenizer_path nowhere: …got a path that does not exist
 draw --tokenizer_path=model/drafter  : --tokenizer_path model/drafter: found no text_tokenizer.json
 draw --drafter_path=model/tokenizer  : --drafter_path model/tokenizer: …got a folder without config
-vq_distances --tokenizer_path=./no   : --tokenizer_path ./no: …got a path that does not exist
 extract_tokens --output_dir=o --data_dir=no : --data_dir: expected a folder or a .jsonl…got 'no'
 bench --sweep=no.yaml                : --sweep no.yaml: …got a path that does not exist
 draw --config=no.yaml                : --config no.yaml: …got a path that does not exist
@@ -225,7 +211,6 @@ def test_a_command_line_is_refused_before_any_work(here, capsys, words, message)
     ("text", "message"),
     [
         ("dephth: 5", "--config mine.yaml: dephth: unknown flag. Did you mean depth"),
-        ("peanut: true", "mine.yaml: peanut: generate_images has no such flag; use --method adt"),
         ("config: x.yaml", "mine.yaml: config: unknown flag"),
         ("start_idx: 3", "mine.yaml: start_idx: generate_images has no such flag; use --slice"),
         ("seed: 1\nseed: 2", "got key 'seed' twice"),
@@ -238,9 +223,7 @@ def test_a_command_line_is_refused_before_any_work(here, capsys, words, message)
         ("tree: chain", "--tree: 'chain' works only"),
         ('output_dir: "a\\0b"', "--output_dir: expected text without…got 'a\\x00b'"),
         ("- seed", "expected `name: value` lines, got a list"),
-        ("seed", "got a str"),
         ("a: b: c", "expected a YAML file, got mapping values"),
-        ("sampling:\n  cfg: 3", "mine.yaml: sampling: unknown flag"),
     ],
 )
 def test_a_recipe_is_refused(here, capsys, text, message):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from browser import only_in_all
 from compilers import needs_compiler, needs_inductor
+from damage import generated, refused
 from fakes import codes as codes_of
 from small import Sizes, open_lumina, small_settings, write_checkpoint
 from torch._dynamo.utils import counters
 
-import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
@@ -28,7 +28,7 @@ from runs.check.loaded import FirstRows
 from runs.fusing import fuse, kernels_for, use_triton
 from runs.methods import build_engine
 from runs.session import Session, open_session
-from support.compiler import missing_compiler
+from support.compiler import compiling, fused, missing_compiler
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
 METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "recall", "eagle_recall", "block"]
@@ -161,17 +161,14 @@ NO_COMPILER = {"nothing": "there is no C++ compiler 'nothing'", "false": "false 
 
 
 @pytest.mark.parametrize("name", NO_COMPILER)
-def test_without_a_compiler_torch_runs(name, checkpoint, tmp_path, monkeypatch, capsys) -> None:
+def test_without_a_compiler_torch_runs(name, folder, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("CXX", name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     native.kernels.cache_clear()
     try:
-        command = ["generate_images", "--prompt", "a red cat", "--device", "cpu", "--method", "ar"]
-        command += ["--output_dir", str(tmp_path / "out"), "--model_path", str(checkpoint)]
-        assert main.main([*command, "--compile", "on"]) == 2
-        told = capsys.readouterr().err
+        told = refused(capsys, folder, "--device=cpu", "--method=ar", "--compile=on")
         assert f"--compile: expected off or auto, got 'on'. Here {NO_COMPILER[name]}" in told
-        assert main.main(command) == 0
+        assert generated(capsys, folder, "--device=cpu", "--method=ar")[0] == 0
     finally:
         native.kernels.cache_clear()
 
@@ -292,3 +289,29 @@ def test_inductor_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None
     monkeypatch.setattr("support.compiler.importlib.util.find_spec", lambda name: None)
     missing = missing_compiler(torch.device("cuda"))
     assert missing == "the package triton is missing"
+
+
+@fused
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """Return 2 x."""
+    return 2 * x
+
+
+def test_functions_are_compiled_only_while_it_is_on_and_not_where_gradients_are_recorded() -> None:
+    taken = []
+
+    def compiler(function):
+        taken.append(function.__name__)
+        return function
+
+    one = torch.ones(1)
+    with torch.inference_mode():
+        assert doubled(one) == 2 and not taken
+        with compiling(compiler):
+            assert doubled(one) == 2 and taken == ["doubled"]
+            with compiling(None):
+                doubled(one)
+            with torch.inference_mode(False), torch.enable_grad():
+                doubled(one)
+        doubled(one)
+    assert len(taken) == 2 and doubled.__doc__ == "Return 2 x."

@@ -105,7 +105,6 @@ def test_what_a_kill_leaves_is_mended(settings, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
-        ({"seed": 1}, "--seed: 0 there, 1 now"),
         ({"prompt": "a dog"}, "--prompt: 'a cat' there, 'a dog' now"),
         ({"sampling": SamplingSettings(cfg=2)}, "--cfg: 3.0 there, 2.0 now"),
         ({"method": MethodSettings("ar")}, "--method: adt there, ar now"),
@@ -209,7 +208,7 @@ def test_one_process_per_folder_and_a_kill_frees_it(settings):
 def whole(tmp_path_factory) -> Path:
     """A folder with a run of three images, and its model."""
     place = tmp_path_factory.mktemp("whole")
-    generate_images(settings_of(place), fake_opener(FakeEngine()))
+    generate(place, place / "out")
     return place
 
 
@@ -218,14 +217,9 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole / "out", tmp_path / "out"))
 
 
-def settings_of(place: Path, out: Path | None = None, **flags) -> RunSettings:
-    flags = {"num_images": 3, "trace": True} | flags
-    return fake_run(place, output_dir=str(out or place / "out"), **flags)
-
-
 def generate(whole: Path, run: Path, **flags) -> FakeEngine:
-    engine = FakeEngine()
-    generate_images(settings_of(whole, run, **flags), fake_opener(engine))
+    engine, flags = FakeEngine(), {"num_images": 3, "trace": True} | flags
+    generate_images(fake_run(whole, output_dir=str(run), **flags), fake_opener(engine))
     return engine
 
 
@@ -274,22 +268,15 @@ def files(run: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("fault", DAMAGE)
 def test_a_damaged_folder_is_refused_by_name_and_stays_as_it_is(whole, run, fault):
+    """Also with --overwrite, if its run.json may be another program's."""
     damage, message = DAMAGE[fault]
     damage(run)
     before = files(run)
-    with pytest.raises(SettingsError, match=message):
-        generate(whole, run, num_images=4)
-    changed = {path.name for path, held in before.items() if path.read_bytes() != held}
-    assert changed <= {".lock", RUN if "trace" in fault else ".lock"}
-
-
-@pytest.mark.parametrize("name", [name for name in DAMAGE if name.startswith("run.json")])
-def test_overwrite_spares_a_run_json_of_another_program(whole, run, name):
-    DAMAGE[name][0](run)
-    before = files(run).get(run / RUN)
-    with pytest.raises(SettingsError, match=RUN):
-        generate(whole, run, overwrite=True)
-    assert files(run).get(run / RUN) == before
+    for overwrite in (False, True) if fault.startswith(RUN) else (False,):
+        with pytest.raises(SettingsError, match=message):
+            generate(whole, run, num_images=4, overwrite=overwrite)
+        changed = {path.name for path, held in before.items() if path.read_bytes() != held}
+        assert changed <= {".lock", RUN if "trace" in fault else ".lock"}
 
 
 SECOND = "img/00000_1.png"

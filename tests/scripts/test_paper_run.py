@@ -12,10 +12,9 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 from browser import thinned
-from families import SMALL
+from families import SMALL, size_flag
 from made_runs import pictures
 from ran import ran
-from small import FLAGS
 from small_glm_image import write_glm_image
 from small_llamagen import LlamaGenSizes, write_llamagen
 
@@ -37,9 +36,6 @@ COCO = {"images": [{"id": 7}, {"id": 3}], "annotations": CAPTIONS}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 PROMPTS = {"coco": ("captions.json", json.dumps(COCO)), "parti": ("prompts.tsv", PARTI)}
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
-# Recipes whose size is too large for the checkpoint.
-TARGET_SIZES = {model: flags["target_size"] for model, flags in FLAGS.items()}
-TARGET_SIZES["lumina_mgpt"] = "64"
 NEEDS = "scripts.paper.needs"
 
 
@@ -59,27 +55,23 @@ def start(words: str, given: dict[str, str]) -> CompletedProcess[str]:
     return ran(["bash", ROOT / "scripts" / "paper" / script, *arguments], **given)
 
 
-@pytest.fixture(scope="module")
-def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
-    written = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
-    for name, side in SIDES.items():
-        written[name] = write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side))
-    for name in ("janus_pro", "emu3", "emu3_5", "glm_image", "liquid", "lumina_mgpt2"):
-        written[name] = SMALL[name].write(tmp_path_factory.mktemp(name))
-    return written
+def checkpoint_of(recipe: str, place: Path) -> Path:
+    if recipe in SIDES:
+        return write_llamagen(place, LlamaGenSizes(side=SIDES[recipe]))
+    return SMALL["tiny" if recipe == "anole" else recipe].write(place)
 
 
 @pytest.mark.parametrize("recipe", thinned(RECIPES))
-def test_a_model_gets_images_and_a_table(recipe, checkpoints, tmp_path, monkeypatch) -> None:
+def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
+    folder = checkpoint_of(recipe, tmp_path)
     name = ("coco", "parti")[RECIPES.index(recipe) % 2]
     prompts, text = PROMPTS[name]
     (tmp_path / prompts).write_text(text)
-    flags = f"--model_path {checkpoints[recipe]} --dtype fp64"
-    flags += f" --target_size {TARGET_SIZES[recipe]}" if recipe in TARGET_SIZES else ""
+    flags = " ".join([f"--model_path {folder} --dtype fp64", *size_flag(recipe)])
     flags += f" --device cpu --prompt_file {tmp_path / prompts}"
     temperatures = ("1", "0") if recipe == "tiny" else ("1",)
     given = {"BENCH": "2", "REPEATS": "1", "FLAGS": flags, "TEMPERATURES": " ".join(temperatures)}
-    given |= {"DRAFTER": str(checkpoints[recipe] / "drafter"), "EVALUATE": "--metrics none"}
+    given |= {"DRAFTER": str(folder / "drafter"), "EVALUATE": "--metrics none"}
     script_commands = commands(f"run.sh {recipe} {name}", tmp_path, given)
     monkeypatch.chdir(ROOT)
     for stage, side in SIDES.items():
@@ -212,7 +204,6 @@ def test_rows_that_are_compared_differ_in_one_thing() -> None:
     )
     rule = {"verifier": "lantern", "lantern_k": 100, "lantern_delta": 0.5}
     assert lantern == eagle2 | rule and adt_lantern == adt | rule
-    assert eagle2["nodes"] == adt["nodes"] == 58
 
 
 SHIPPED = f"--config {ROOT}/configs/tiny.yaml --prompt {ROOT}/configs/prompts/tiny_test.txt"

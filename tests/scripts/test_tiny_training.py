@@ -1,13 +1,12 @@
 """Trainings of the tiny model: its transformer, and its tokenizer with the encoding step."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import OPTIONS, Sizes, write_checkpoint
+from small import OPTIONS, Sizes, write_checkpoint, write_vqgan
 from tiny_runs import assert_resumes, seconds_per_call, updates, write_split
 
 from drafters.training.optimizers import Muon
@@ -112,11 +111,7 @@ def write_images(folder: Path, split: str, images: np.ndarray) -> None:
 
 
 def test_encoding_equals_the_tokenizer_and_happens_once(tmp_path: Path, monkeypatch) -> None:
-    torch.manual_seed(0)
-    config = replace(small_config(4), ch_mult=(1, 1), resolution=8)
-    model = Vqgan(config)
-    torch.nn.init.normal_(model.quantize.embedding.weight)
-    save_vqgan(ImageTokenizer(model, config), tmp_path)
+    write_vqgan(tmp_path, SIZES)
     images = np.random.default_rng(0).integers(256, size=(5, 8, 8, 3), dtype=np.uint8)
     write_images(tmp_path, "test", images)
     monkeypatch.setattr("scripts.tiny.encode._BATCH", 2)
@@ -124,14 +119,15 @@ def test_encoding_equals_the_tokenizer_and_happens_once(tmp_path: Path, monkeypa
     codes = np.load(tmp_path / "codes_test.npy")
     precision = fast_precision(CPU)
     expected = load_vqgan(tmp_path).encode(torch.from_numpy(images), precision=precision)
-    assert codes.dtype == np.uint16 and np.array_equal(codes, expected.numpy())
+    assert len({*codes.flat}) > 2 and codes.dtype == np.uint16
+    assert np.array_equal(codes, expected.numpy())
     encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path / "not read"))
 
 
-def small_config(channels: int = 8, codes: int = 16) -> VqganConfig:
+def small_config(codes: int = 16) -> VqganConfig:
     return VqganConfig(
         ch=4, ch_mult=(1, 1, 1, 1), num_res_blocks=1, num_groups=4, resolution=128,
-        z_channels=channels, embed_dim=channels, n_embed=codes,
+        z_channels=8, embed_dim=8, n_embed=codes,
     )  # fmt: skip
 
 

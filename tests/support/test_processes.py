@@ -92,7 +92,6 @@ FULL = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here"}
     ("variables", "message"),
     [
         ({"WORLD_SIZE": ""}, "WORLD_SIZE: .*got ''"),
-        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE: .*got 'abc'"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE: .*got '0'"),
         ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: .*got '-1'"),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: .*got 2"),

@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 from collections import deque
-from dataclasses import fields
+from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
@@ -134,8 +134,7 @@ def test_a_run_that_was_stopped_draws_no_further(pipe):
     stops = deque[str]()
     shown = json.loads(started(json.dumps(example())))
     assert shown["state"] == "waiting" and len(shown["run"]) == 32
-    asked = [getattr(wish(), field.name) for field in fields(Wish)]
-    values = draw(pipe, stops, json.dumps(shown), *asked)
+    values = draw(pipe, stops, json.dumps(shown), *astuple(wish()))
     assert json.loads(next(values)) == shown
     first = json.loads(next(values))
     assert first["state"] == "drawing" and first["run"] == shown["run"]
@@ -144,7 +143,7 @@ def test_a_run_that_was_stopped_draws_no_further(pipe):
     (last,) = map(json.loads, values)
     assert last["state"] == "stopped" and last["run"] == shown["run"]
     # also one whose Stop came before it began
-    (only,) = map(json.loads, draw(pipe, stops, json.dumps(shown), *asked))
+    (only,) = map(json.loads, draw(pipe, stops, json.dumps(shown), *astuple(wish())))
     assert only == shown | {"state": "stopped"}
     finished = json.dumps(first | {"state": "done"})
     assert stop_run(stops, finished) == gr.skip()
@@ -160,8 +159,7 @@ def test_one_image_is_drawn_at_a_time_however_it_was_asked_for(pipe):
 
 def test_an_empty_prompt_is_asked_for(pipe):
     shown = started(json.dumps(example()))
-    asked = [getattr(wish(prompt="  "), field.name) for field in fields(Wish)]
-    (value,) = map(json.loads, draw(pipe, deque(), shown, *asked))
+    (value,) = map(json.loads, draw(pipe, deque(), shown, *astuple(wish(prompt="  "))))
     assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
 
 
@@ -170,8 +168,8 @@ def test_a_lack_of_memory_ends_the_stage(pipe, monkeypatch):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr("adt_tree.page.app.stages", fail)
-    shown, asked = started(json.dumps(example())), [getattr(wish(), f.name) for f in fields(Wish)]
-    *_, value = map(json.loads, draw(pipe, deque(), shown, *asked))
+    shown = started(json.dumps(example()))
+    *_, value = map(json.loads, draw(pipe, deque(), shown, *astuple(wish())))
     assert value["state"] == "refused" and "memory" in value["why"]
 
 

@@ -143,14 +143,9 @@ def test_an_interrupted_sweep_measures_no_cell_twice(sweep, tmp_path, monkeypatc
     assert sweep("--cells=1-2", "--seed=1") == 0 and len(seen) == 6  # another seed: other images
 
 
-def test_a_cell_with_wrong_images_is_measured_again(sweep, tmp_path) -> None:
-    assert sweep("--cells=3-4") == 0
-    path, (row,) = tmp_path / "out" / "sweep.jsonl", rows(tmp_path)
-    path.write_text(json.dumps(row | {"wrong": ["00000_0"]}) + "\n")
-    assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
-
-
-def test_a_row_holds_what_was_measured_together_with_ar(sweep, tmp_path) -> None:
+def test_a_row_holds_what_was_measured_with_ar_and_wrong_images_are_measured_again(
+    sweep, tmp_path
+) -> None:
     assert sweep("--cells=3-4") == 0
     (row,) = rows(tmp_path)
     assert (row["cell"], row["nodes"], row["adt_init"]) == (CELLS[3], 6, "fixed")
@@ -159,6 +154,9 @@ def test_a_row_holds_what_was_measured_together_with_ar(sweep, tmp_path) -> None
     ratio = row["ar"]["seconds_per_image"] / row["seconds_per_image"]
     assert ratio / 2 < row["speedup"] < ratio * 2 and row["speedup_low"] is None
     assert len(row["conditions"]["model_path"]) == 16  # of the weights, not a path
+    path = tmp_path / "out" / "sweep.jsonl"
+    path.write_text(json.dumps(row | {"wrong": ["00000_0"]}) + "\n")
+    assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
 
 
 def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:

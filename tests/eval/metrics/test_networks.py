@@ -10,6 +10,7 @@ import torch
 import torch_fidelity as fidelity
 import torchvision as vision
 from browser import only_in_all
+from made_runs import write_run
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -19,7 +20,7 @@ from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import find_weights
-from eval.report.run import ImageFile, image_set
+from eval.report.run import read_run
 
 CPU = torch.device("cpu")
 PROMPTS = ("a red fox", "a blue house on a hill", "two cats", "a ship")
@@ -40,13 +41,8 @@ def _fresh_networks():
 @pytest.fixture
 def images(tmp_path: Path) -> ImageSet:
     """Four pictures of 40 x 24 pixels with prompts."""
-    random = np.random.default_rng(0)
-    files = []
-    for number, prompt in enumerate(PROMPTS):
-        path = tmp_path / f"{number}.png"
-        Image.fromarray(random.integers(0, 256, (24, 40, 3), dtype=np.uint8)).save(path)
-        files.append(ImageFile(path, prompt))
-    return image_set("made", files)
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 24, 40, 3), dtype=np.uint8)
+    return read_run(str(write_run(tmp_path / "made", pixels, PROMPTS)), "made").images
 
 
 def scores(tmp_path: Path, name: str, images: ImageSet, **flags: str):
@@ -163,10 +159,11 @@ def test_vgg_features_are_those_before_the_second_relu(tmp_path, images, monkeyp
     assert rows.shape == (4, 4096) and rows.min() < 0
 
 
-@pytest.mark.parametrize("name", ["fid", "pr", "clip", "hpsv2"])
-def test_missing_weights_say_where_users_get_them(tmp_path, images, name):
-    flags = {"fid": "inception_path", "pr": "vgg_path"}
-    flag = flags.get(name, f"{name}_path")
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [("fid", "inception_path"), ("pr", "vgg_path"), ("clip", "clip_path"), ("hpsv2", "hpsv2_path")],
+)
+def test_missing_weights_say_where_users_get_them(tmp_path, images, name, flag):
     with pytest.raises(Unavailable) as error:
         scores(tmp_path, name, images, **{flag: str(tmp_path / "nowhere")})
     assert f"--{flag}" in str(error.value) and SOURCES[flag] in str(error.value)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import needs_browser
 from made_runs import scenes, settings_of, write_pair, write_run
 from PIL import Image
 
@@ -54,6 +55,8 @@ def test_files_of_an_evaluation(folders, tmp_path, capsys):
     price = relaxed["accuracy.shape"]["price"]
     assert price["low"] <= price["value"] <= price["high"]
     assert plain["tiny_fid"]["reference"] == f"img, {COUNT} images"
+    assert 0 <= plain["tiny_fid"]["value"] < 1e-4, "the reference is the run itself"
+    assert plain["tiny_pr.precision"]["value"] == plain["tiny_pr.recall"]["value"] == 1
     assert "too few" in plain["tiny_fid"]["warning"] and "shares" not in plain["tiny_fid"]
     assert "attributes.safetensors [" in plain["accuracy.shape"]["network"]
     missing = [text for text in document["remarks"] if "was not computed" in text]
@@ -107,13 +110,6 @@ def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
 
 def scores_of(chosen: EvaluateSettings) -> tuple[dict, list[str]]:
     return compute_scores(chosen, read_runs(chosen.folders))
-
-
-def test_identical_folders_have_distance_zero_and_the_same_manifold(folders, tmp_path):
-    flags = {"ref_dir": str(folders[0] / "img"), "metrics": "tiny_fid,tiny_pr"}
-    scores, skipped = scores_of(settings_of(tmp_path, folders[0], **flags))
-    assert not skipped and 0 <= scores["ar"]["tiny_fid"].value < 1e-4
-    assert scores["ar"]["tiny_pr.precision"].value == scores["ar"]["tiny_pr.recall"].value == 1
 
 
 def test_runs_are_compared_on_the_images_that_all_have(drawn, folders, tmp_path):
@@ -195,3 +191,43 @@ def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path, monkey
 
 def test_metrics_are_those_of_the_settings():
     assert tuple(registry.METRICS) == TINY_METRICS + GENERAL_METRICS
+
+
+_MEASURE = """() => ({
+  wide: document.documentElement.scrollWidth,
+  images: document.images.length,
+  broken: [...document.images].filter(image => !image.complete || !image.naturalWidth).length,
+  scrolling: [...document.querySelectorAll('.scroll')]
+    .filter(box => box.scrollWidth > box.clientWidth).length,
+})"""
+
+
+@pytest.fixture(scope="module")
+def report(drawn, tmp_path_factory):
+    """Return the report of plain decoding and a relaxed run with a long name, trace and fault."""
+    folder = tmp_path_factory.mktemp("report")
+    images, prompts = (part[:12] for part in drawn)
+    name = "adt_lantern_k100_delta02_shared_budget"
+    plain, other = write_pair(folder, images, prompts, name)
+    (plain / "img" / "00011_0.png").unlink()
+    flags = {"output_dir": f"{plain},{other}", "ref_dir": plain / "img", "images": 2}
+    flags |= {"cache_dir": folder / "features", "report_dir": folder / "out"}
+    assert main.main(["evaluate", *(f"--{name}={value}" for name, value in flags.items())]) == 0
+    return folder / "out/report.html"
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("width", "media"),
+    [(1280, "screen"), (390, "screen"), (1000, "screen"), (1180, "screen"), (703, "print")],
+    ids=["desk", "phone", "1000", "1180", "A4 without margins"],
+)
+def test_in_a_browser_nothing_overflows_or_is_broken_or_loaded(report, chromium, width, media):
+    page, asked = chromium.new_page(viewport={"width": width, "height": 900}), []
+    page.on("request", lambda sent: asked.append(sent.url))
+    page.emulate_media(media=media)
+    page.goto(report.as_uri())
+    shown = page.evaluate(_MEASURE)
+    assert shown == {"wide": width, "images": 2 * 3 + 1, "broken": 0, "scrolling": 0}
+    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
+    page.close()

@@ -14,28 +14,31 @@ from eval.metrics.base import Unavailable
 from eval.report.run import accepted_by_position, read_maps, read_reference, read_run, read_runs
 from support.json_files import read_lines
 
-GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(4)]
+GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(6)]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_run(tmp_path / "run", GREY, [f"prompt {n}" for n in range(4)])
+    return write_run(tmp_path / "run", GREY, [f"prompt {n}" for n in range(6)])
 
 
 def test_images_stand_with_their_own_prompts_whatever_the_order(folder):
     write_records(folder, read_lines(folder / "records.jsonl")[::-1])
     run = read_run(str(folder), "run")
     pairs = dict(zip([path.stem for path in run.images.paths], run.images.prompts, strict=True))
-    assert pairs == {f"0000{n}_0": f"prompt {n}" for n in range(4)}
+    assert pairs == {f"0000{n}_0": f"prompt {n}" for n in range(6)}
     assert run.images.left_out == ()
 
 
-def test_faults_are_named_and_the_rest_is_used(folder):
+def test_faults_are_named_before_the_networks_and_the_rest_is_used(folder):
     (folder / "img/00000_0.png").write_bytes(b"no image")
     (folder / "img/00001_0.png").unlink()
+    (folder / "img/00004_0.png").write_bytes(b"")
+    cut = folder / "img/00005_0.png"
+    cut.write_bytes(cut.read_bytes()[:-30])
     Image.fromarray(GREY[0]).save(folder / "img/00009_0.png")
     lines = read_lines(folder / "records.jsonl")
-    poor = lines[2] | {"id": "00004_0", "seconds": None}
+    poor = lines[2] | {"id": "00006_0", "seconds": None}
     write_records(folder, [*lines, lines[3] | {"tokens_sha256": "other"}, lines[2], poor])
     run = read_run(str(folder), "run")
     assert list(run.records) == ["00002_0"] and len(run.images) == 1
@@ -43,13 +46,15 @@ def test_faults_are_named_and_the_rest_is_used(folder):
         "00000_0: an image that cannot be read (UnidentifiedImageError)",
         "00001_0: a record without an image",
         "00003_0: an id with two different records",
-        "00004_0: a record without seconds",
+        "00004_0: an empty file (download it again)",
+        "00005_0: an image that cannot be read (OSError)",
+        "00006_0: a record without seconds",
         "00009_0.png: an image without a record",
     ]
 
 
 def test_an_image_that_was_exchanged_is_left_out(folder):
-    pictures = [folder / f"img/0000{number}_0.png" for number in range(4)]
+    pictures = sorted((folder / "img").iterdir())
     hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures]
     lines = zip(read_lines(folder / "records.jsonl"), hashes, strict=True)
     write_records(folder, [line | {"image_sha256": saved} for line, saved in lines])
@@ -76,16 +81,6 @@ def test_what_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
         read_run(str(folder), "run")
 
 
-def test_damaged_images_are_left_out_before_the_networks(folder):
-    one, other = (folder / f"img/0000{number}_0.png" for number in (1, 2))
-    one.write_bytes(b"")
-    other.write_bytes(other.read_bytes()[:-30])
-    images = read_run(str(folder), "run").images
-    empty, cut = sorted(images.left_out)
-    assert len(images) == 2 and empty.startswith("00001_0: an empty file")
-    assert cut.startswith("00002_0: an image that cannot be read")
-
-
 def test_runs_of_the_same_folder_name_are_told_apart(tmp_path):
     one, other = (write_run(tmp_path / name / "ar", GREY[:1], ["p"]) for name in ("one", "other"))
     assert [run.name for run in read_runs([str(one), str(other)])] == ["one/ar", "other/ar"]
@@ -108,17 +103,18 @@ def test_reference_folders(tmp_path):
 
 def test_records_without_figures_and_other_lines_are_left_out(folder):
     wrong = [{"seconds": 0}, {"target_forwards": "many", "seed": 1.5}, {"mean_depth": float("nan")}]
-    lines = zip(read_lines(folder / "records.jsonl"), [*wrong, {}], strict=True)
+    lines = zip(read_lines(folder / "records.jsonl"), [*wrong, {}, {}, {}], strict=True)
     write_records(folder, [line | change for line, change in lines])
     path = folder / "records.jsonl"
     path.write_bytes(b"\xff\n" + path.read_bytes() + b'{"id": "0')
     run = read_run(str(folder), "run")
-    assert list(run.records) == ["00003_0"] and sorted(run.images.left_out) == [
+    assert list(run.records) == ["00003_0", "00004_0", "00005_0"]
+    assert sorted(run.images.left_out) == [
         "00000_0: a record with seconds 0",
         "00001_0: a record with seed 1.5, target_forwards 'many'",
         "00002_0: a record with mean_depth nan",
         "records.jsonl, line 1: not a record",
-        "records.jsonl, line 6: not a record",
+        "records.jsonl, line 8: not a record",
     ]
 
 

@@ -1,19 +1,31 @@
-"""`inspect`: what fits, notes, memory and flags."""
+"""`inspect`: what fits, notes and flags; the memory that an engine allocates, room for prompts."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from damage import cut, entries, faults, gone, inspected, rows
+from families import SMALL
 from safetensors.torch import load_file
 from small import LUMINA, loaded, store_weights, write_checkpoint
 
 import main
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from decoding import noise
 from decoding.cache import CacheShape, KVCache
+from decoding.engine import Engine
+from decoding.images import Job
 from drafters.loading import load_drafter
+from drafters.mixed import MixedDrafter
 from models.linear import Linear
 from runs.check import files as files_module
-from runs.session import DTYPES
+from runs.session import DTYPES, Session, open_session
+
+MODELS = ("tiny", "janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image")
+SEQUENCE = ("target", "sequence")  # the row about the positions
+DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 
 
 @pytest.mark.parametrize("model", ["tiny", "anole"])
@@ -63,9 +75,8 @@ def test_memory_is_that_of_a_loaded_model(
     assert memory["target copies on CPUs"] == copies > 0
 
 
-@pytest.mark.parametrize("kind", ["bin", "old bin"])
-def test_bin_files(kind, folder, capsys) -> None:
-    path = store_weights(folder, kind)
+def test_old_bin_files(folder, capsys) -> None:
+    path = store_weights(folder, "old bin")
     assert not faults(inspected(capsys, folder)[1])
     cut(path.name, 3000)(folder)
     assert set(faults(inspected(capsys, folder)[1])) == {("target", path.name)}
@@ -109,27 +120,21 @@ def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
     assert "only --method ar, jacobi or" in row["text"] and "works; source: " in row["text"]
 
 
-def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> None:
-    words = ["--model", "lumina_mgpt", "--target_size", "64"]
-    assert inspected(capsys, lumina_folder, *words)[0] == 0
-    code, document = inspected(capsys, folder, *words)
-    assert code == 1 and "<reserved08799>" in faults(document)["text tokenizer", "files"]["text"]
-
-
 @pytest.mark.parametrize(
-    ("size", "positions", "fault", "words"),
+    ("size", "changes", "fault", "words"),
     [
-        ("96", 200, None, ""),
-        ("192", 200, ("parts", "together"), "no token for a side of 192 pixels, '<reserved08806>'"),
-        ("128", 60, ("parts", "together"), "max_position_embeddings is 60"),
-        ("96", 60, ("target", "sequence"), "6 row ends of 60 positions leave 18 for prompts"),
+        ("96", {}, None, ""),
+        ("192", {}, ("parts", "together"), "no token for a side of 192 pixels, '<reserved08806>'"),
+        ("128", {"positions": 60}, ("parts", "together"), "max_position_embeddings is 60"),
+        ("96", {"positions": 60}, SEQUENCE, "6 row ends of 60 positions leave 18 for prompts"),
+        ("64", {"words": ()}, ("text tokenizer", "files"), "<reserved08799>"),  # at row ends
     ],
 )
 def test_lumina_is_inspected_at_the_size_of_the_flag(
-    size, positions, fault, words, tmp_path, capsys
+    size, changes, fault, words, tmp_path, capsys
 ) -> None:
     """The small tokenizer names sizes up to 128 pixels; 8 rows of 8 tokens take 72 positions."""
-    folder = write_checkpoint(tmp_path / "lumina", replace(LUMINA, positions=positions))
+    folder = write_checkpoint(tmp_path / "lumina", replace(LUMINA, **changes))
     code, document = inspected(capsys, folder, "--model=lumina_mgpt", f"--target_size={size}")
     wrong = faults(document)
     assert code == (fault is not None) and wrong.keys() == ({fault} if code else set())
@@ -149,3 +154,107 @@ def test_a_whole_llamagen_checkpoint_fits_only_its_stage(llamagen, capsys) -> No
     code, document = inspected(capsys, llamagen, "--model", "llamagen2")
     text = faults(document)["target", "config.json"]["text"]
     assert code == 1 and "block_size is 16, expected 1024" in text
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def session(request, tmp_path_factory) -> Session:
+    small = SMALL[request.param]
+    return open_session(small.settings(small.write(tmp_path_factory.mktemp("memory")), "fp32"))
+
+
+def report_on(capsys, settings: EngineSettings, *words: str) -> tuple[int, dict]:
+    flags = ("model", "target_size", "negative_prompt")
+    given = {name: value for name in flags if (value := getattr(settings, name)) is not None}
+    words += tuple(f"--{name}={value}" for name, value in given.items())
+    return inspected(capsys, settings.model_path, *words)
+
+
+def longest(session: Session) -> str:
+    text = "a" * session.target.spec.max_positions
+    while text:
+        try:
+            session.target.length(text)
+            return text
+        except ValueError:
+            text = text[1:]
+    return text
+
+
+def opened(session: Session, name: str, images: int) -> Engine:
+    """An engine of a method at its default size with images in flight, of the longest prompt."""
+    engine = session.open_engine(MethodSettings(name), images=images)
+    jobs = [Job(str(number), longest(session), number) for number in range(images)]
+    engine._open(jobs)
+    engine.images.admit(iter(jobs))
+    return engine
+
+
+def allocated(engine: Engine) -> dict[str, int]:
+    """Bytes by what takes them, by the names of the report."""
+    taken = {
+        "target keys and values": engine.images.cache.nbytes,
+        "noise": engine.images.noise.table.nbytes,
+    }
+    drafter = engine.speculation.drafter
+    parts = (drafter.near, drafter.far) if isinstance(drafter, MixedDrafter) else (drafter,)
+    for part in parts:
+        if hasattr(part, "cache"):
+            taken["drafter keys and values"] = part.cache.nbytes
+        elif hasattr(part, "log_p"):
+            taken["stale predictions"] = part.log_p.nbytes
+        if hasattr(part, "predictions"):
+            taken["recalled predictions"] = part.predictions.nbytes
+    return taken
+
+
+@pytest.mark.parametrize(("window", "images"), [(False, 1), (True, 3)])
+def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch, capsys) -> None:
+    """No method takes more, and of every part one takes as much; also if noise is a window."""
+    if window:
+        monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
+        monkeypatch.setattr(noise, "_AHEAD", 1)
+    code, report = report_on(capsys, session.settings, f"--batch_size={images}")
+    assert code == 0
+    engines = [allocated(opened(session, name, images)) for name in DRAFTING]
+    parts = {name for engine in engines for name in engine}
+    tables = {"noise", "stale predictions", "recalled predictions"}
+    assert parts == {"target keys and values", "drafter keys and values"} | tables
+    for part in parts:
+        most = max(engine.get(part, 0) for engine in engines)
+        assert report["memory"][part] == most > 0, part
+
+
+def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
+    room = session.target.length(longest(session))
+    line = rows(report_on(capsys, session.settings)[1])[SEQUENCE]
+    assert line["state"] != "FAULT" and f": prompts of up to {room} tokens; " in line["text"]
+    ends = session.target.grid.row_end is not None
+    assert (" row ends of " in line["text"]) is ends
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsys) -> None:
+    folder = SMALL[model].write(tmp_path)
+    session = open_session(SMALL[model].settings(folder))
+    grid = session.target.grid
+    image, shortest = grid.slots(grid.tokens), session.target.length("")
+    for positions in (image + shortest, image + shortest - 1, image):
+        part = "text_config" if "text_config" in (folder / "config.json").read_text() else ""
+        entries(part, max_position_embeddings=positions)(folder)
+        code, report = report_on(capsys, session.settings)
+        wrong, fits = faults(report), positions == image + shortest
+        assert code == (not fits) and len(wrong) == code
+        if image < positions < image + shortest:
+            assert f"the shortest has {shortest}" in wrong[SEQUENCE]["text"]
+        elif not fits:
+            (row,) = wrong.values()
+            assert f"max_position_embeddings is {image}" in row["text"]
+
+
+def test_tables_are_in_the_type_of_the_distribution(checkpoint, capsys) -> None:
+    fp32, fp64, bf16 = (
+        inspected(capsys, checkpoint, f"--dtype={dtype}")[1]["memory"]
+        for dtype in ("fp32", "fp64", "bf16")
+    )
+    for part in ("noise", "stale predictions"):
+        assert fp64[part] == 2 * fp32[part] == 2 * bf16[part]

@@ -1,4 +1,7 @@
-"""`train_drafter` on small checkpoints: what it learns, writes and refuses; resumption."""
+"""`train_drafter` on small checkpoints: what it learns, writes and refuses; resumption.
+
+One line names damaged files and full disks, and nothing is lost.
+"""
 
 import json
 import re
@@ -10,12 +13,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from browser import only_in_all
+from damage import Damage, a_folder, content, cut, fill_disk
 from fakes import codes
 from families import SMALL
 from ran import torchrun
 from safetensors.torch import load_file, save_file
+from said import without_progress
 from small import Sizes, small_settings, write_checkpoint
-from small_llamagen import open_llamagen, write_llamagen
 
 import main
 from configs.fields import SettingsError
@@ -24,6 +28,8 @@ from decoding.images import Job
 from drafters.training.heads import embedding_scale, export
 from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
+from models.registry import FAMILIES
+from models.targets.llamagen import LlamaGen
 from runs.commands import train_settings
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
@@ -180,15 +186,6 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
         torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
 
 
-def test_a_training_begun_again_is_evaluated_again(folders, tmp_path) -> None:
-    run(folders, tmp_path, steps=2)
-    written = tmp_path / "drafter" / "model.safetensors"
-    before = written.read_bytes()
-    (tmp_path / "checkpoint" / "state.pt").unlink()
-    run(folders, tmp_path, steps=2, lr=1e-2)
-    assert written.read_bytes() != before
-
-
 def test_a_state_of_other_groups_is_refused(folders, tmp_path) -> None:
     """As of earlier versions, whose Muon took a table that AdamW takes."""
     training = open_training(folders, tmp_path, **BLOCK)
@@ -320,12 +317,8 @@ LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, 
 
 @pytest.mark.parametrize("model", LAYOUTS)
 def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatch) -> None:
-    if model == "llamagen":
-        folder = write_llamagen(tmp_path)
-        target = open_llamagen(small_settings(folder, "fp32", model="llamagen")).target
-        monkeypatch.setattr("runs.training.train.open_target", lambda run: target)
-    else:
-        folder = SMALL[model].write(tmp_path)
+    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
+    folder = SMALL[model].write(tmp_path)
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
     write_tokens(tmp_path / "tokens", model, folder, grid, 8)
     out, layers = tmp_path / "out", 1 + (model == "tiny")
@@ -388,10 +381,12 @@ def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
 def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) -> None:
     run(folders, tmp_path, steps=1)
     others = {"depths": 3, "batch_size": 8, "lr": 0.5, "alignment": "shifted", "cfg": 2.0}
-    for flag, value in others.items():
+    for flag, value in (others | {"steps": 3}).items():
         assert main.main(words(folders, tmp_path, **{"steps": 1, flag: value})) == 2
         said = capsys.readouterr().err
-        assert f"--{flag}: " in said and f", got {value!r}." in said
+        assert f"--{flag}: expected " in said
+        assert f", as the checkpoint in {tmp_path} has, got {value!r}." in said
+    assert f"To train on, use --start_from {tmp_path / 'drafter'}" in said
 
 
 @pytest.mark.parametrize(
@@ -458,15 +453,20 @@ def test_a_target_in_bf16(folders, tmp_path) -> None:
     assert second.lessons.head.fc.weight.dtype == torch.float32
 
 
-def test_an_evaluation_that_was_interrupted_is_made(folders, tmp_path) -> None:
-    run(folders, tmp_path, steps=1)
-    path = tmp_path / "evaluation.json"
-    first = path.stat().st_mtime_ns, path.read_text()
-    run(folders, tmp_path, steps=1)
+def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
+    folders, tmp_path
+) -> None:
+    run(folders, tmp_path, steps=2)
+    path, drafter = tmp_path / "evaluation.json", tmp_path / "drafter" / "model.safetensors"
+    first, written = (path.stat().st_mtime_ns, path.read_text()), drafter.read_bytes()
+    run(folders, tmp_path, steps=2)
     assert path.stat().st_mtime_ns == first[0], "nothing is left to do"
     path.unlink()
-    run(folders, tmp_path, steps=1)
+    run(folders, tmp_path, steps=2)
     assert path.read_text() == first[1]
+    (tmp_path / "checkpoint" / "state.pt").unlink()
+    run(folders, tmp_path, steps=2, lr=1e-2)
+    assert drafter.read_bytes() != written
 
 
 def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) -> None:
@@ -516,3 +516,77 @@ def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
     weight = load_file(drafter / "model.safetensors")["states.weight"]
     assert weight.shape == (32, 64) and weight.abs().mean() > 1e-3
     assert_drafts_exactly(tmp_path / "model", drafter, "adt", "eagle2", "block", "eagle_recall")
+
+
+@pytest.fixture(scope="module")
+def trained(folders, tmp_path_factory) -> Path:
+    """A training of two steps with its cache of features."""
+    out = tmp_path_factory.mktemp("trained")
+    run(folders, out / "out", steps=2, save_every=1, cache_features=out / "cache")
+    return out
+
+
+@pytest.fixture
+def copy(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+def train(folders: Path, root: Path, capsys) -> tuple[int, str]:
+    """Return the exit code and what was said on stderr, progress apart."""
+    given = {"steps": 2, "save_every": 1, "cache_features": root / "cache"}
+    code = main.main(words(folders, root / "out", **given))
+    lines = without_progress(capsys.readouterr().err).splitlines()
+    return code, "\n".join(line for line in lines if line.strip())
+
+
+def state(**changed: object) -> Damage:
+    def damage(root: Path) -> None:
+        held = torch.load(root / STATE, weights_only=True) | changed
+        held = {key: value for key, value in held.items() if value is not None}
+        torch.save(held, root / STATE)
+
+    return damage
+
+
+STATE, LOG, EVALUATION = "out/checkpoint/state.pt", "out/log.jsonl", "out/evaluation.json"
+CACHE = "cache/about.json"
+FAULTS = {
+    "a checkpoint of junk": (STATE, content(STATE, "junk")),
+    "a checkpoint cut": (STATE, cut(STATE, 100)),
+    "a checkpoint that is a list": (STATE, lambda root: torch.save([1], root / STATE)),
+    "a checkpoint without settings": (STATE, state(settings=None)),
+    "a checkpoint without weights": (STATE, state(weights=None)),
+    "a checkpoint of other weights": (STATE, state(weights={"fc.weight": torch.ones(1)})),
+    "a checkpoint of other optimizers": (STATE, state(optimizers=[])),
+    "a log of text": (LOG, content(LOG, "hello\n{}\n\n")),
+    "a log without steps": (LOG, content(LOG, '{"loss": 1}\n\n\n')),
+    "a log in a folder": (LOG, a_folder(LOG)),
+    "figures of junk": (EVALUATION, content(EVALUATION, "{")),
+    "figures of another program": (EVALUATION, content(EVALUATION, '{"speed": []}')),
+    "figures in a folder": (EVALUATION, a_folder(EVALUATION)),
+    "a cache of another program": (CACHE, content(CACHE, "[]")),
+    "a cache in a folder": (CACHE, a_folder(CACHE)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damaged_files_are_named_in_one_line(folders, copy, capsys, fault):
+    name, damage = FAULTS[fault]
+    damage(copy)
+    code, said = train(folders, copy, capsys)
+    assert code == 2 and len(said.splitlines()) == 1
+    assert said.startswith("error: ") and Path(name).name in said
+
+
+@pytest.mark.parametrize("name", ["state.pt", "log.jsonl", "model.safetensors", "rows-00000"])
+def test_a_full_disk_costs_at_most_the_steps_since_the_last_checkpoint(
+    folders, trained, tmp_path, capsys, monkeypatch, name
+):
+    """The same command goes on, once there is space, to the same figures."""
+    fill_disk(monkeypatch, name, turn=2 if name == "state.pt" else 1)
+    code, said = train(folders, tmp_path, capsys)
+    assert code == 1 and len(said.splitlines()) == 1
+    assert said.startswith("error: ") and name in said and "No space left on device" in said
+    monkeypatch.undo()
+    assert train(folders, tmp_path, capsys)[0] == 0
+    assert curve(tmp_path / "out") == curve(trained / "out")
