@@ -13,12 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
-from models.embedding import Embedding
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding, without values to begin with on the meta device.
+
+    There are none to draw, but torch would load its whole compiler to draw them: seconds of every
+    command, since networks are built on the meta device before files are read.
+    """
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 class HeadNorm(nn.Module):

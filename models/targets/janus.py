@@ -22,7 +22,6 @@ from torch import nn
 
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
-from models.embedding import Embedding
 from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
 from models.files.network import KeyMap, Network, Slot
 from models.files.tokenizer_file import row_ids
@@ -31,7 +30,7 @@ from models.linear import Linear
 from models.targets.family import Family
 from models.targets.llama import HEAD, LLAMA, decoder_keys, llama_spec
 from models.targets.prompts import Prompts
-from models.transformer import Transformer
+from models.transformer import Embedding, Transformer
 from support.json_files import read_object
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
