@@ -17,7 +17,6 @@ from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
-Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
 
 
 class Embedding(nn.Embedding):
@@ -94,40 +93,6 @@ class Attention(nn.Module):
         return self.out(y.to(dtype).transpose(1, 2).flatten(2))
 
 
-def heads_of(attention: Attention, qkv: Tensor, rotation: Rotation) -> Heads:
-    """Return normed and rotated queries and keys, and values, of what `project` returns."""
-    # Queries and keys stay together: one norm and one rotation for both.
-    qk, v = qkv.split([attention.heads + attention.kv_heads, attention.kv_heads], 2)
-    if attention.qk_norm is not None:
-        qk = attention.qk_norm(qk)
-    turned = attention.rotate(qk, *rotation).transpose(1, 2)
-    q, k = turned.split([attention.heads, attention.kv_heads], 1)
-    return q, k, v.transpose(1, 2)
-
-
-def attend(attention: Attention, heads: Heads, context: Context) -> Tensor:
-    """Return what queries read, (rows, heads, n, head_dim): of the cache, which keeps new tokens.
-
-    Without a cache they read their own tokens.
-    """
-    q, k, v = heads
-    if context.cache is not None:
-        k, v = context.cache.write(attention.layer, k, v)
-    # On CPUs a bf16 model has its cache in fp32 (`attention_dtype` of decoding/cache.py).
-    q, shared = q.to(k.dtype), attention.heads != attention.kv_heads
-    causal = context.cache is None and context.mask is None
-    if causal or not shared:
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=shared
-        )
-    # Heads that share keys and values are read as more queries: torch's fast kernels on GPUs
-    # refuse such groups with a mask, and for one token on a CPU this is 3 times as fast.
-    y = F.scaled_dot_product_attention(
-        q.reshape(len(q), attention.kv_heads, -1, attention.head_dim), k, v, attn_mask=context.mask
-    )
-    return y.view(q.shape)
-
-
 class MLP(nn.Module):
     """Weights of a gated MLP; `Block` runs it."""
 
@@ -158,8 +123,30 @@ class Steps:
     def read(
         self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
     ) -> Tensor:
-        """Return what new tokens read, as `attend` does; qkv: of `Attention.project`."""
-        return attend(attention, heads_of(attention, qkv, rotation), context)
+        """Return what queries read, (rows, heads, n, head_dim); qkv: of `Attention.project`.
+
+        They read the cache, which keeps new tokens, or without one their own tokens.
+        """
+        # Queries and keys stay together: one norm and one rotation for both.
+        qk, v = qkv.split([attention.heads + attention.kv_heads, attention.kv_heads], 2)
+        if attention.qk_norm is not None:
+            qk = attention.qk_norm(qk)
+        qk = attention.rotate(qk, *rotation).transpose(1, 2)
+        q, k = qk.split([attention.heads, attention.kv_heads], 1)
+        v = v.transpose(1, 2)
+        if context.cache is not None:
+            k, v = context.cache.write(attention.layer, k, v)
+        # On CPUs a bf16 model has its cache in fp32 (`attention_dtype` of decoding/cache.py).
+        q, shared = q.to(k.dtype), attention.heads != attention.kv_heads
+        causal = context.cache is None and context.mask is None
+        if causal or not shared:
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=shared
+            )
+        # Heads that share keys and values are read as more queries: torch's fast kernels on GPUs
+        # refuse such groups with a mask, and for one token on a CPU this is 3 times as fast.
+        more = q.reshape(len(q), attention.kv_heads, -1, attention.head_dim)
+        return F.scaled_dot_product_attention(more, k, v, attn_mask=context.mask).view(q.shape)
 
 
 BY_TORCH = Steps()
