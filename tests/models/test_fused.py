@@ -81,7 +81,7 @@ def check(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ..
 @pytest.fixture
 def passes(monkeypatch) -> list:
     ran: list[bool] = []
-    for name, by_kernels in (("_call", True), ("run_by_torch", False)):
+    for name, by_kernels in (("kernels_of", True), ("run_by_torch", False)):
         function = getattr(fused, name)
         monkeypatch.setattr(
             fused, name, lambda *a, f=function, k=by_kernels: ran.append(k) or f(*a)
