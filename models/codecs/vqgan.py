@@ -73,10 +73,9 @@ class VqganConfig:
         return 2 ** (len(self.ch_mult) - 1)
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of tokens of an image of the configured resolution."""
-        side = self.resolution // self.downsampling
-        return side, side
+    def side(self) -> int:
+        """Tokens per row and column of an image of the configured resolution."""
+        return self.resolution // self.downsampling
 
 
 def read_config(path: Path) -> VqganConfig:
@@ -95,7 +94,7 @@ def read_config(path: Path) -> VqganConfig:
         given = {"num_groups": 32} | ddconfig | params
         sizes = {name: given[name] for name in _JSON_SIZES}
         plain = VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
-        coarsest = [plain.grid[0]]
+        coarsest = [plain.side]
         require_values(ddconfig, {_ATTENTION: ([], coarsest, None)}, "ddconfig.", path.name)
         return replace(plain, coarse_attention=ddconfig.get(_ATTENTION) == coarsest)
     except KeyError as error:
@@ -128,7 +127,7 @@ def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
 def write_config(config: VqganConfig, path: Path) -> None:
     """Write vqgan.yaml for `read_config` and the public readers."""
     built = {name: allowed[0] for name, allowed in _BUILT.items()}
-    built[_ATTENTION] = [config.grid[0]] if config.coarse_attention else []
+    built[_ATTENTION] = [config.side] if config.coarse_attention else []
     sizes = {name: getattr(config, name) for name in _JSON_SIZES}
     params = {name: sizes.pop(name) for name in ("embed_dim", "n_embed")}
     if config.num_groups == 32:  # as in every public file
@@ -153,10 +152,6 @@ class ImageTokenizer:
     @property
     def downsampling(self) -> int:
         return self.config.downsampling
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return self.config.grid
 
     @property
     def codebook(self) -> Tensor:

@@ -92,7 +92,7 @@ class Family(ABC):
     def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
         """Return what the image tokenizer makes, without its weights."""
         sizes = self.image_files(folder, options).config
-        return ImageCodes(sizes.n_embed, sizes.grid[0], sizes.downsampling)
+        return ImageCodes(sizes.n_embed, sizes.side, sizes.downsampling)
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
         """Return the sizes in a drafter's config.json, with room for sequences of the target."""

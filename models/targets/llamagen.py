@@ -204,7 +204,7 @@ class LlamaGen(Family):
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         config, spec = self._config(folder)
         images, slots = self.images(folder, options), spec.image_rope.condition
-        grid = ImageGrid(*images.grid)
+        grid = ImageGrid(images.config.side, images.config.side)
         return Codec(images, grid, images.config.n_embed, lambda text: slots, self.fit)
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
