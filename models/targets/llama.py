@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from models.base import ImageVocab, TransformerSpec
-from models.files.entries import is_size, refuse_entry, require_values
+from models.files.entries import refuse_entry, require_size, require_values
 from models.files.network import KeyMap, Slot, block_keys
 
 HEAD = "lm_head.weight"
@@ -56,22 +56,14 @@ def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
 def _check_entries(config: Mapping[str, object]) -> None:
     """Refuse the first entry of a config.json that is missing or not allowed."""
     require_values(config, _BUILT)
-    for names, allows, allowed in (
-        ((*_SIZES, "num_key_value_heads"), is_size, "whole numbers from 1"),
-        (
-            ("max_position_embeddings",),
-            lambda value: value <= _MOST_POSITIONS,
-            f"whole numbers up to {_MOST_POSITIONS}",
-        ),
-        (
-            ("rms_norm_eps", "rope_theta", "rope_base"),
-            lambda value: type(value) in (int, float) and 0 < value < math.inf,
-            "numbers above 0",
-        ),
-    ):
-        for name in names:
-            if name in config and not allows(config[name]):
-                refuse_entry(name, config[name], allowed)
+    for name in (*_SIZES, "num_key_value_heads"):
+        require_size(name, config.get(name, 1))
+    if (positions := config.get("max_position_embeddings", 1)) > _MOST_POSITIONS:
+        refuse_entry("max_position_embeddings", positions, f"whole numbers up to {_MOST_POSITIONS}")
+    for name in ("rms_norm_eps", "rope_theta", "rope_base"):
+        value = config.get(name, 1)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            refuse_entry(name, value, "numbers above 0")
     if missing := [name for name in _SIZES if name not in config]:
         kind = config.get("model_type")
         raise ValueError(f"config.json lacks the entry {missing[0]!r}; its model_type is {kind!r}")
