@@ -151,11 +151,10 @@ def two_layers(width: int, inner: int, out: int) -> nn.Sequential:
 
 
 class JanusNetwork(nn.Module):
-    """The networks in a checkpoint folder that generate images. vocab: ids of the image codes."""
+    """The networks in a checkpoint folder that generate images."""
 
     def __init__(self, spec: TransformerSpec, config: JanusConfig):
         super().__init__()
-        self.vocab = ImageVocab(spec.vocab - config.codes, config.codes)
         self.transformer = Transformer(spec, config.codes)
         self.transformer.head = two_layers(spec.hidden, config.inner, config.codes)
         self.codes = Embedding(config.codes, config.width)
@@ -164,12 +163,6 @@ class JanusNetwork(nn.Module):
     @property
     def spec(self) -> TransformerSpec:
         return self.transformer.spec
-
-    @torch.no_grad()
-    def embed_codes(self) -> None:
-        """Enter the image codes into the transformer's embedding, once the weights are read."""
-        rows = self.transformer.embedding.weight[self.vocab.first_id :]
-        rows.copy_(self.aligner(self.codes.weight))
 
 
 def janus_keys(spec: TransformerSpec, text: int) -> KeyMap:
@@ -206,14 +199,17 @@ class JanusPro(Family):
         return janus_config(config).decoder | {"vocab_size": self.spec(config).vocab}
 
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        parsed = janus_config(config)
+        parsed, spec = janus_config(config), self.spec(config)
         with torch.device("meta"):
-            module = JanusNetwork(self.spec(config), parsed)
-        keys = janus_keys(module.spec, module.vocab.first_id)
+            module = JanusNetwork(spec, parsed)
+        keys = janus_keys(spec, spec.vocab - parsed.codes)
         return Network(module, keys, ignored=(parsed.codec, *_UNUSED), renames=_AUTHORS)
 
+    @torch.no_grad()
     def finish(self, network: JanusNetwork, prompts: Prompts) -> Transformer:
-        network.embed_codes()
+        """Enter the image codes into the embedding, after the text's ids."""
+        vectors = network.aligner(network.codes.weight)
+        network.transformer.embedding.weight[-len(vectors) :] = vectors
         return network.transformer
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
