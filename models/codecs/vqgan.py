@@ -4,11 +4,9 @@ Their sizes are in vqgan.yaml (taming layout), or in `vq_config` of config.json.
 """
 
 import math
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -106,12 +104,11 @@ def read_config(path: Path) -> VqganConfig:
         raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {why}") from error
 
 
-def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
+def json_config(given: object, name: str) -> VqganConfig:
     """Return the VQGAN that `vq_config` of a config.json describes.
 
     Its names are transformers' or the older ones of vqgan.yaml. name: of the file, for errors.
     """
-    given = content.get("vq_config")
     if not isinstance(given, dict):
         raise ValueError(f"{name}: vq_config is {given!r}; expected the sizes of the VQGAN")
     require_values(given, _JSON_BUILT, "vq_config.", name)

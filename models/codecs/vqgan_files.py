@@ -139,7 +139,8 @@ def load_vqgan(folder: str | Path) -> ImageTokenizer:
 
 def bundled_vqgan(folder: Path) -> VqganFiles:
     """Return the VQGAN among a Hugging Face Chameleon checkpoint's own weights."""
-    config = json_config(read_object(folder / "config.json"), str(folder / "config.json"))
+    path = folder / "config.json"
+    config = json_config(read_object(path).get("vq_config"), str(path))
     source = f"{folder}, weights {BUNDLED_VQGAN}*"
     return VqganFiles(source, weight_files(folder), config, BUNDLED_VQGAN)
 

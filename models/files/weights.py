@@ -186,12 +186,11 @@ def load_pickled(file: Path) -> object:
 def _pickled(file: Path) -> dict[str, Tensor]:
     from torch import Tensor
 
-    content = load_pickled(file)
-    state = content if isinstance(content, dict) else {}
-    state = next((state[entry] for entry in _ENTRIES if entry in state), state)
-    by_name = isinstance(state, dict) and all(
+    state = load_pickled(file)
+    if isinstance(state, dict):
+        state = next((state[entry] for entry in _ENTRIES if entry in state), state)
+    if not isinstance(state, dict) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
-    )
-    if not by_name or not isinstance(content, dict):
+    ):
         raise ValueError(f"cannot read {file}: expected tensors by name")
     return state

@@ -88,7 +88,7 @@ class WithVqgan(Family):
 
     def codes(self, config: dict) -> ImageVocab:
         # Of the usual VQGAN where config.json says nothing; one in Meta's files may be smaller.
-        sizes = json_config({"vq_config": config.get("vq_config") or {}}, "config.json")
+        sizes = json_config(config.get("vq_config") or {}, "config.json")
         return ImageVocab(0, min(sizes.n_embed, self.spec(config).vocab))
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
