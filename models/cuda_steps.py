@@ -26,8 +26,8 @@ _HEADS = 4  # of a token, that a program of `_place` places
 class StepsInKernels(Steps):
     """All steps by kernels.
 
-    Other types, heads that no tile fits, and passes without a `SlotCache`, as those of training,
-    are left to torch.
+    Other types, heads that no tile fits, and passes over a cache without slots that kernels could
+    write themselves, as those of training, are left to torch.
     """
 
     def read(

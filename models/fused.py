@@ -74,9 +74,7 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
         and (spec.first_norm or not spec.swin_norm)
         # the kernels' MLP is SwiGLU, their norm of heads LayerNorm, and all heads together are as
         # wide as the hidden states
-        and not spec.gelu
-        and not spec.qk_rms
-        and not (spec.qkv_bias or spec.sandwich_norm)
+        and not (spec.gelu or spec.qk_rms or spec.qkv_bias or spec.sandwich_norm)
         and spec.heads * spec.head_dim == spec.hidden
     )
 

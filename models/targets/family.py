@@ -122,7 +122,7 @@ class Family(ABC):
         network = self.network(config, prompts.vocab)
         network.fill(folder, options.dtype, options.device)
         transformer = self.finish(network.module, prompts)
-        return TargetModel(self.name, transformer, prompts, images, self.drafter)
+        return TargetModel(transformer, prompts, images, self.drafter)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         """Return what a checkpoint does with pictures and captions, without its transformer."""

@@ -190,7 +190,7 @@ class LlamaGen(Family):
         config, spec = self._config(folder)
         home = _text_home(options)
         text = TextEncoder.load(home, spec.image_rope.condition, options.device)
-        refuse_other(_TEXT, home, text.width, folder, config, "caption_dim")
+        refuse_other(_TEXT, home, text.model.config.d_model, folder, config, "caption_dim")
         return text
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:

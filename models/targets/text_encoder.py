@@ -37,10 +37,6 @@ class TextEncoder:
         network.module.tie_weights()  # memory of its own was made for both uses of the embedding
         return cls(tokenizer, network.module, length)
 
-    @property
-    def width(self) -> int:
-        return self.model.config.d_model
-
     @torch.inference_mode()
     def __call__(self, text: str) -> Tensor:
         """Return the features (n, width), n <= length, of the cleaned text with its end token."""
