@@ -33,10 +33,7 @@ _BUILT = {
 def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
     """Return the sizes of a decoder with norms on queries and keys, as Chameleon has them."""
     config = {name: value for name, value in config.items() if value is not None}
-    rope = config.get("rope_parameters", {})
-    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
-        refuse_entry("rope_parameters", rope, "rope_type 'default'")
-    config.setdefault("rope_theta", rope.get("rope_theta") or 10000.0)
+    config.setdefault("rope_theta", rope_parameters(config).get("rope_theta") or 10000.0)
     _check_entries(config)
     heads = config["num_attention_heads"]
     return TransformerSpec(
@@ -51,6 +48,14 @@ def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
         rope_theta=config["rope_theta"],
         swin_norm=config.get("swin_norm", False),
     )
+
+
+def rope_parameters(config: Mapping[str, object]) -> dict:
+    """Return this section of a config.json; ValueError if it scales positions."""
+    rope = config.get("rope_parameters", {})
+    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
+        refuse_entry("rope_parameters", rope, "rope_type 'default'")
+    return rope
 
 
 def _check_entries(config: Mapping[str, object]) -> None:
