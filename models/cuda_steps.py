@@ -141,7 +141,7 @@ def place(
 
     Args:
         attention: whose heads they are.
-        qkv: of `Attention.project`, contiguous.
+        qkv: as `Steps.read` takes it, contiguous.
         rotation: of the tokens.
         cached: keys and values (rows, kv_heads, m, head_dim), which lie alike.
         slots: (rows, n) of them for the new ones.

@@ -81,26 +81,24 @@ class Attention(nn.Module):
         # LlamaGen rotates neighbouring channels, all other families the two halves of a head.
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
 
-    def project(self, x: Tensor) -> Tensor:
-        """Return queries, keys and values of new tokens x (rows, n, hidden), side by side.
-
-        (rows, n, heads + 2 kv_heads, head_dim), neither normed nor rotated.
-        """
-        return self.qkv(x).view(*x.shape[:2], -1, self.head_dim)
-
-    def join(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the output (rows, n, hidden) of what was read."""
-        return self.out(y.to(dtype).transpose(1, 2).flatten(2))
+    def run(self, steps: "Steps", x: Tensor, rotation: Rotation, context: Context) -> Tensor:
+        """Return the outputs (rows, n, hidden) of new tokens x."""
+        y = self.qkv(x).view(*x.shape[:2], -1, self.head_dim)
+        y = steps.read(self, y, rotation, context)
+        return self.out(y.to(x.dtype).transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
-    """Weights of a gated MLP; `Block` runs it."""
+    """A gated MLP."""
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.gate_up = Linear(spec.hidden, 2 * spec.intermediate, bias=False)
         self.down = Linear(spec.intermediate, spec.hidden, bias=False)
         self.gelu = spec.gelu
+
+    def run(self, steps: "Steps", x: Tensor) -> Tensor:
+        return self.down(steps.gate(self, self.gate_up(x)))
 
 
 class Steps:
@@ -123,9 +121,11 @@ class Steps:
     def read(
         self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
     ) -> Tensor:
-        """Return what queries read, (rows, heads, n, head_dim); qkv: of `Attention.project`.
+        """Return what queries read, (rows, heads, n, head_dim).
 
-        They read the cache, which keeps new tokens, or without one their own tokens.
+        They read the cache, which keeps new tokens, or without one their own tokens. qkv: queries,
+        keys and values side by side (rows, n, heads + 2 kv_heads, head_dim), neither normed nor
+        rotated.
         """
         # Queries and keys stay together: one norm and one rotation for both.
         qk, v = qkv.split([attention.heads + attention.kv_heads, attention.kv_heads], 2)
@@ -172,28 +172,21 @@ class Block(nn.Module):
 
         Returns two summands, too: the sum is one step with the norm that reads it.
         """
-        steps = self.steps
+        steps, attention, mlp = self.steps, self.attention, self.mlp
         if self.swin:
             x = x if y is None else x + y
-            y = steps.norm(self.attention_norm, self._attend(x, rotation, context))
+            y = steps.norm(self.attention_norm, attention.run(steps, x, rotation, context))
             x = x + y
-            return x, steps.norm(self.mlp_norm, self._mlp(x))
+            return x, steps.norm(self.mlp_norm, mlp.run(steps, x))
         x, normed = steps.add_norm(self.attention_norm, x, y)
-        y = self._attend(normed, rotation, context)
+        y = attention.run(steps, normed, rotation, context)
         if self.sandwich:
             y = steps.norm(self.attention_after, y)
         x, normed = steps.add_norm(self.mlp_norm, x, y)
-        y = self._mlp(normed)
+        y = mlp.run(steps, normed)
         if self.sandwich:
             y = steps.norm(self.mlp_after, y)
         return x, y
-
-    def _attend(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
-        y = self.steps.read(self.attention, self.attention.project(x), rotation, context)
-        return self.attention.join(y, x.dtype)
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        return self.mlp.down(self.steps.gate(self.mlp, self.mlp.gate_up(x)))
 
 
 class Blocks(nn.Module):
