@@ -167,8 +167,7 @@ class ImageTokenizer:
         assert images.dtype == torch.uint8 and images.ndim == 4 and images.shape[3] == 3
         assert not any(side % self.downsampling for side in images.shape[1:3])
         codes = [self._nearest(self._latents(batch, precision)) for batch in images.split(chunk)]
-        sides = math.prod(side // self.downsampling for side in images.shape[1:3])
-        return torch.cat(codes).cpu() if codes else torch.empty((0, sides), dtype=torch.int64)
+        return torch.cat(codes).cpu()
 
     def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
         """Return the encoder's outputs (n, h * w, embed_dim) for pixels (n, H, W, 3)."""

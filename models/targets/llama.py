@@ -91,14 +91,14 @@ def llama_spec(
     # files of older transformers name the kind of scaling even where nothing is scaled
     if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "default":
         entries = {name: value for name, value in entries.items() if name != "rope_scaling"}
-    spec = replace(decoder_spec(entries), qk_norm=False, swin_norm=False)
-    spec = replace(spec, max_positions=min(spec.max_positions, positions))
+    spec = decoder_spec(entries)
     if width is None and entries.get("head_dim") not in (None, spec.head_dim):
         allowed = f"{spec.head_dim}, hidden_size / num_attention_heads"
         refuse_entry("head_dim", entries["head_dim"], allowed)
     if width is not None and (type(width) is not int or width < 2 or width % 2):
         refuse_entry("head_dim", width, "even whole numbers from 2")
-    return replace(spec, head_width=width)
+    positions = min(spec.max_positions, positions)
+    return replace(spec, qk_norm=False, swin_norm=False, max_positions=positions, head_width=width)
 
 
 def decoder_keys(
