@@ -4,6 +4,7 @@ Most public codecs have them: Chameleon's, LlamaGen's (attention in the coarsest
 Emu3.5's, and MoVQGAN's, whose decoder has spatial norms.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -95,28 +96,6 @@ class Middle(nn.Module):
         return hidden
 
 
-class Downsample(nn.Module):
-    """A convolution of stride 2."""
-
-    def __init__(self, channels: int):
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.conv(F.pad(hidden, (0, 1, 0, 1)))  # only to the right and below
-
-
-class Upsample(nn.Module):
-    """Every place four times, then a convolution."""
-
-    def __init__(self, channels: int):
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.conv(F.interpolate(hidden, scale_factor=2.0))
-
-
 class Level(nn.Module):
     """The blocks of one resolution."""
 
@@ -148,7 +127,10 @@ class Encoder(nn.Module):
             attends = coarsest and config.coarse_attention
             level = Level(channels, out, blocks, attends, norm)
             if not coarsest:
-                level.downsample = Downsample(out)
+                # one more row and column to the right and below only
+                convolution = nn.Conv2d(out, out, 3, stride=2)
+                parts = {"pad": nn.ZeroPad2d((0, 1, 0, 1)), "conv": convolution}
+                level.downsample = nn.Sequential(OrderedDict(parts))
             self.down.append(level)
         self.mid = Middle(widths[-1], norm)
         self.norm_out = norm(widths[-1])
@@ -180,7 +162,9 @@ class Decoder(nn.Module):
             attends = len(self.up) == len(widths) - 1 and config.coarse_attention
             level = Level(channels, out, blocks, attends, norm)
             if len(self.up):
-                level.upsample = Upsample(out)
+                convolution = nn.Conv2d(out, out, 3, padding=1)
+                parts = {"twice": nn.Upsample(scale_factor=2.0), "conv": convolution}
+                level.upsample = nn.Sequential(OrderedDict(parts))
             self.up.append(level)
         self.norm_out = norm(widths[0])
         self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
@@ -195,21 +179,15 @@ class Decoder(nn.Module):
         return self.conv_out(F.silu(self.norm_out(hidden, latents)))
 
 
-class Quantizer(nn.Module):
-    """The codebook."""
-
-    def __init__(self, codes: int, width: int):
-        super().__init__()
-        self.embedding = nn.Embedding(codes, width, _weight=torch.empty(codes, width))
-        nn.init.uniform_(self.embedding.weight, -1 / codes, 1 / codes)
-
-
 class Vqgan(nn.Module):
     """Encoder, codebook and decoder, with fresh weights."""
 
     def __init__(self, config: VqganConfig):
         super().__init__()
         self.encoder, self.decoder = Encoder(config), Decoder(config)
-        self.quantize = Quantizer(config.n_embed, config.embed_dim)
+        codes, width = config.n_embed, config.embed_dim
+        codebook = nn.Embedding(codes, width, _weight=torch.empty(codes, width))
+        nn.init.uniform_(codebook.weight, -1 / codes, 1 / codes)
+        self.quantize = nn.ModuleDict({"embedding": codebook})
         self.quant_conv = nn.Conv2d(config.z_channels, config.embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.embed_dim, config.z_channels, 1)
