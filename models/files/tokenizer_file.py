@@ -5,6 +5,7 @@ These are ranks of byte strings (tiktoken).
 
 import base64
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -42,15 +43,13 @@ def with_literal_texts(tokenizer: Tokenizer) -> Tokenizer:
 
 def row_ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
     """Return the ids of texts and of control tokens, which are given by id."""
-    ids, text = [], ""
+    ids: list[int] = []
     # Neighbouring texts are encoded as one, because merges cross the border between them.
-    for piece in (*pieces, None):
-        if isinstance(piece, str):
-            text += piece
-            continue
-        ids += tokenizer.encode(text, add_special_tokens=False).ids if text else []
-        ids += [] if piece is None else [piece]
-        text = ""
+    for kind, group in groupby(pieces, type):
+        if kind is int:
+            ids += group
+        elif text := "".join(group):
+            ids += tokenizer.encode(text, add_special_tokens=False).ids
     return ids
 
 
