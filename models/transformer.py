@@ -60,14 +60,6 @@ class HeadRMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
 
 
-def head_norm(spec: TransformerSpec) -> nn.Module | None:
-    """Return the norm of queries and keys, if they have one."""
-    heads = spec.heads + spec.kv_heads
-    if spec.qk_rms:
-        return HeadRMSNorm(heads, spec.head_dim, spec.norm_eps)
-    return HeadNorm(heads, spec.head_dim) if spec.qk_norm else None
-
-
 class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
@@ -77,7 +69,11 @@ class Attention(nn.Module):
             spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, spec.qkv_bias
         )
         self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
-        self.qk_norm = head_norm(spec)
+        self.qk_norm: HeadNorm | HeadRMSNorm | None = None
+        if spec.qk_rms:
+            self.qk_norm = HeadRMSNorm(self.heads + self.kv_heads, self.head_dim, spec.norm_eps)
+        elif spec.qk_norm:
+            self.qk_norm = HeadNorm(self.heads + self.kv_heads, self.head_dim)
         # LlamaGen rotates neighbouring channels, all other families the two halves of a head.
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
 
@@ -195,13 +191,10 @@ class Blocks(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.spec = spec
-        sizes = (spec.head_dim, spec.max_positions, spec.rope_theta)
         if spec.grid_rope is not None:
-            self.rotary = RotaryGrids(*sizes, spec.grid_rope)
-        elif spec.image_rope is not None:
-            self.rotary = RotaryGrid(*sizes, spec.image_rope)
+            self.rotary = RotaryGrids(spec)
         else:
-            self.rotary = Rotary(*sizes)
+            self.rotary = Rotary(spec) if spec.image_rope is None else RotaryGrid(spec)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
         # How layers run is chosen here: by torch or by `models.fused`; how the steps between their
         # products do, in `Block.steps`.
