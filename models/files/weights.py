@@ -76,15 +76,6 @@ def open_safetensors(path: Path, framework: str = "pt") -> Iterator[safe_open]:
         raise ValueError(f"{path}: damaged or unreadable: {damage(path, error)}") from error
 
 
-@contextmanager
-def naming(source: object) -> Iterator[None]:
-    """Let a ValueError say which folder, file or flag it is about."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
-
-
 def all_of(*reads: Callable[[], Any]) -> list[Any]:
     """Return what every read returns; a ValueError holds the faults of all that fail."""
     results, faults = [], []

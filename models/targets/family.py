@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from configs.fields import refusing
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec, Fit
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
 from models.files.network import KeyMap, Network, fitting_config
 from models.files.tokenizer_file import load_tokenizer
-from models.files.weights import HUB_TOKENIZER, Rules, all_of, naming
+from models.files.weights import HUB_TOKENIZER, Rules, all_of
 from models.target import TargetModel
 from models.targets.llama import decoder_keys, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
@@ -166,7 +167,7 @@ class Family(ABC):
 
     def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:
         config = read_object(folder / "config.json")
-        with naming(folder):
+        with refusing(f"{folder}: "):
             return config, self.spec(config)
 
     def _parts(
@@ -180,5 +181,5 @@ class Family(ABC):
     def _prompts(
         self, words: Words, folder: Path, spec: TransformerSpec, options: TargetOptions
     ) -> Prompts:
-        with naming(folder):
+        with refusing(f"{folder}: "):
             return self.prompts(words, self.image_codes(folder, options), spec, options)

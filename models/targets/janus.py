@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from configs.fields import refusing
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
 from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
 from models.files.network import KeyMap, Network, Slot
 from models.files.tokenizer_file import row_ids
-from models.files.weights import naming
 from models.linear import Linear
 from models.targets.family import Family
 from models.targets.llama import HEAD, LLAMA, decoder_keys, llama_spec
@@ -214,7 +214,7 @@ class JanusPro(Family):
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         config = read_object(folder / "config.json")
-        with naming(folder):
+        with refusing(f"{folder}: "):
             parsed = janus_config(config)
         files = janus_vq(folder, parsed.codec, parsed.side)
         if files.config.n_embed != parsed.codes:
