@@ -79,16 +79,6 @@ class Cache(Protocol):
         """Return the cache for a forward pass over these rows alone."""
 
 
-class SlotCache(Cache, Protocol):
-    """A cache whose slots kernels write and read themselves."""
-
-    slots: Tensor  # (rows, n) where the new tokens are written
-    ends: Tensor  # (rows,) the slots from here on are masked for all new tokens of a row
-
-    def seen(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
-
-
 @dataclass(frozen=True)
 class Context:
     """Where the tokens of one forward pass stand and which keys they attend to."""

@@ -42,7 +42,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, ends: Tensor) 
     sums = q.new_empty((parts, rows, kv_heads, queries, size), dtype=torch.float32)
     # [0] greatest scores, [1] sums of exponentials
     marks = q.new_empty((2, parts, rows, kv_heads, queries), dtype=torch.float32)
-    # Tokens before heads in memory, so that `Attention.join` flattens heads without a copy.
+    # Tokens before heads in memory, so that `Attention.run` flattens heads without a copy.
     read = q.new_empty((rows, n, heads, size)).transpose(1, 2)
     # A mask of a single row gets the stride 0: all queries read it.
     _attend[rows * kv_heads, triton.cdiv(queries, tile), parts](

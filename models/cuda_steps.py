@@ -26,8 +26,8 @@ _HEADS = 4  # of a token, that a program of `_place` places
 class StepsInKernels(Steps):
     """All steps by kernels.
 
-    Other types, heads that no tile fits, and passes without a `SlotCache`, as those of training,
-    are left to torch.
+    Other types, heads that no tile fits, and passes over a cache without slots that kernels could
+    write themselves, as those of training, are left to torch.
     """
 
     def read(
@@ -141,7 +141,7 @@ def place(
 
     Args:
         attention: whose heads they are.
-        qkv: of `Attention.project`, contiguous.
+        qkv: as `Steps.read` takes it, contiguous.
         rotation: of the tokens.
         cached: keys and values (rows, kv_heads, m, head_dim), which lie alike.
         slots: (rows, n) of them for the new ones.

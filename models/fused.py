@@ -74,9 +74,7 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
         and (spec.first_norm or not spec.swin_norm)
         # the kernels' MLP is SwiGLU, their norm of heads LayerNorm, and all heads together are as
         # wide as the hidden states
-        and not spec.gelu
-        and not spec.qk_rms
-        and not (spec.qkv_bias or spec.sandwich_norm)
+        and not (spec.gelu or spec.qk_rms or spec.qkv_bias or spec.sandwich_norm)
         and spec.heads * spec.head_dim == spec.hidden
     )
 
@@ -88,33 +86,6 @@ def run_fused(
     weights = _weights_for(blocks, x, context)
     if weights is None:
         return run_by_torch(blocks, x, context, layers, norm)
-    return _call(weights, blocks, x, context, layers, norm)
-
-
-def _weights_for(blocks: Blocks, x: Tensor, context: Context) -> Weights | None:
-    """Return the weights for a pass by kernels, or None if torch must run it.
-
-    It must in training, without a cache or a mask, where the cache is spread over devices, for
-    long rows, and where a weight has no packed copy.
-    """
-    if torch.is_grad_enabled() or not can_read(x) or x.shape[1] > MOST_TOKENS:
-        return None
-    memory = getattr(context.cache, "memory", ())  # accelerate's layers have one for each device
-    if context.mask is None or len(memory) != 1:
-        return None
-    weights = weights_of(blocks)
-    return weights if weights is not None and weights.dtype == x.dtype else None
-
-
-def _call(
-    weights: Weights,
-    blocks: Blocks,
-    x: Tensor,
-    context: Context,
-    layers: Layers,
-    norm: nn.RMSNorm | None,
-) -> Tensor:
-    """Return what the kernels make of a pass."""
     cached, spec, (rows, n, _) = context.cache, blocks.spec, x.shape
     # Expanded, not copied: a mask that rows or tokens share has the stride 0 there.
     memory, mask = cached.memory[0], context.mask.expand(rows, -1, n, -1)
@@ -138,6 +109,21 @@ def _call(
     )  # fmt: skip
     kernels_of(x.dtype, weights.stored).run(ctypes.byref(opened), x.data_ptr(), states.data_ptr())
     return torch.stack([x, *states], 2) if layers else x
+
+
+def _weights_for(blocks: Blocks, x: Tensor, context: Context) -> Weights | None:
+    """Return the weights for a pass by kernels, or None if torch must run it.
+
+    It must in training, without a cache or a mask, where the cache is spread over devices, for
+    long rows, and where a weight has no packed copy.
+    """
+    if torch.is_grad_enabled() or not can_read(x) or x.shape[1] > MOST_TOKENS:
+        return None
+    memory = getattr(context.cache, "memory", ())  # accelerate's layers have one for each device
+    if context.mask is None or len(memory) != 1:
+        return None
+    weights = weights_of(blocks)
+    return weights if weights is not None and weights.dtype == x.dtype else None
 
 
 def weights_of(blocks: Blocks) -> Weights | None:

@@ -37,10 +37,10 @@ class SequentialGuidance:
         cache: Cache | None = context.cache
         if cache is None or cache.guidance == 1:
             return forward(slice(None), context)
-        # An image's rows are neighbours, to which (images, guidance, n, width) flattens again.
-        parts = [slice(row, None, cache.guidance) for row in range(cache.guidance)]
         states = []
-        for rows in parts:
-            mask = None if context.mask is None else context.mask[rows]
-            states.append(forward(rows, Context(context.positions[rows], mask, cache.part(rows))))
+        for row in range(cache.guidance):
+            rows = slice(row, None, cache.guidance)
+            part = Context(context.positions[rows], context.mask[rows], cache.part(rows))
+            states.append(forward(rows, part))
+        # An image's rows are neighbours, to which (images, guidance, n, width) flattens again.
         return torch.stack(states, 1).flatten(0, 1)

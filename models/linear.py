@@ -113,23 +113,16 @@ def stored_type(module: nn.Module) -> torch.dtype | None:
     return dtype
 
 
-def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
-    """Return the bytes that copies of a frozen module's weights take on CPUs, at most."""
-    if dtype not in TYPES:
-        return 0
-    return sum(dtype.itemsize * linear.weight.numel() for linear in _linears(module))
-
-
 def forget_packed(module: nn.Module) -> None:
     """Drop the copies, before weights are trained or moved other than by the module's `.to`."""
-    for linear in _linears(module):
+    for linear in linears_of(module):
         linear.packed = None
 
 
-def _linears(module: nn.Module) -> Iterator[Linear]:
+def linears_of(module: nn.Module) -> Iterator[Linear]:
     return (layer for layer in module.modules() if isinstance(layer, Linear))
 
 
 def _packable(module: nn.Module) -> list[Linear]:
-    frozen = (linear for linear in _linears(module) if not linear.weight.requires_grad)
+    frozen = (linear for linear in linears_of(module) if not linear.weight.requires_grad)
     return [linear for linear in frozen if Panels.fit(linear.weight)]

@@ -37,11 +37,8 @@ CAPABILITY = "ATEN_CPU_CAPABILITY"  # torch's variable that keeps it from newer 
 WITHOUT = {"avx2": ("-mno-avx512f",), "default": ("-mno-avx512f", "-mno-avx")}
 _SECONDS = 300  # that a compiler may take
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
-
-
-# What the functions in `models/kernels/` take: n a number, @ an address.
-_FUNCTIONS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@"}
-_ARGUMENTS = {"n": _N, "@": _AT}
+# What the functions in `models/kernels/` take.
+_FUNCTIONS = {"pack": 2 * [_N] + 2 * [_AT], "linear": 3 * [_N] + 4 * [_AT], "run": 3 * [_AT]}
 
 
 class NoKernels(Exception):
@@ -55,19 +52,14 @@ def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> SimpleNamespace:
     for name, takes in _FUNCTIONS.items():
         # The library exports addresses, since instances of templates have mangled names.
         address = _AT.in_dll(kernels(), f"adt_{name}_{NAMES[dtype, stored]}").value
-        signature = ctypes.CFUNCTYPE(None, *(_ARGUMENTS[kind] for kind in takes))
-        setattr(functions, name, signature(address))
+        setattr(functions, name, ctypes.CFUNCTYPE(None, *takes)(address))
     return functions
 
 
-def vector_bytes() -> int:
-    """Return the bytes of the registers that the library is built for; raises as `kernels` does."""
-    return _N.in_dll(kernels(), "adt_vector_bytes").value
-
-
 def lanes(dtype: torch.dtype) -> int:
-    """Return how many numbers the kernels compute at once; bfloat16 is computed in fp32."""
-    return vector_bytes() // max(dtype.itemsize, 4)
+    """Return how many numbers the kernels compute at once; raises as `kernels` does."""
+    registers = _N.in_dll(kernels(), "adt_vector_bytes").value
+    return registers // max(dtype.itemsize, 4)  # bfloat16 is computed in fp32
 
 
 def check_size(structure: type[ctypes.Structure]) -> None:

@@ -53,22 +53,12 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
     # layers without a device take room on the first one, which may leave more without
     for homeless in range(layers + 1):
         copied = load.layer + homeless * load.cache if homeless else 0
-        devices = _fill(layers, load.layer + load.cache, [free[0] - load.first - copied, *free[1:]])
+        room = [free[0] - load.first - copied, *free[1:]]
+        counts = [max(0, size // (load.layer + load.cache)) for size in room]
+        devices = [device for device, count in enumerate(counts) for _ in range(count)][:layers]
+        devices += [None] * (layers - len(devices))
         if devices.count(None) <= homeless:
             break
-    return devices
-
-
-def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
-    devices: list[int | None] = []
-    device = 0
-    for _ in range(layers):
-        # never back to an earlier device: features cross from each to the next only once
-        while device < len(room) and room[device] < size:
-            device += 1
-        devices.append(device if device < len(room) else None)
-        if device < len(room):
-            room[device] -= size
     return devices
 
 

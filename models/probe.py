@@ -5,12 +5,12 @@ The timings lie beside the compiled library, so another compiler, processor or t
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 from math import log, prod
 from pathlib import Path
+from timeit import timeit
 
 import torch
 from torch import Tensor, nn
@@ -51,14 +51,16 @@ def gains(dtype: torch.dtype, stored: torch.dtype) -> dict[int, float]:
     kernels()
     name, kept = NAMES[dtype, stored], _read()
     if name not in kept:
-        with _one_thread():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # on a busy machine threads wait for one another, at random
+        try:
             measured = {
                 width: prod(_gain(dtype, stored, width, tokens) for tokens in TOKENS)
                 for width in WIDTHS
             }
+        finally:
+            torch.set_num_threads(threads)
         kept = _read() | {name: measured}
-        # the library may be loaded already while another cache folder is set
-        _path().parent.mkdir(parents=True, exist_ok=True)
         replace_file(_path(), encode_json(kept))
     return {int(width): gain for width, gain in kept[name].items()}
 
@@ -73,17 +75,6 @@ def _read() -> dict[str, dict[str, float]]:
         return json.loads(path.read_bytes()) if path.exists() else {}
     except ValueError:  # a damaged file is measured again
         return {}
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Time with one thread: on a busy machine threads wait for one another, at random."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _Cache:
@@ -134,10 +125,8 @@ def _fastest(*ways: Callable[[], Tensor]) -> list[float]:
     fewest = [float("inf")] * len(ways)
     started = time.perf_counter()
     for repeat in range(_REPEATS):
-        for number, way in enumerate(ways):
-            begin = time.perf_counter()
-            way()
-            fewest[number] = min(fewest[number], time.perf_counter() - begin)
+        seconds = [timeit(way, number=1) for way in ways]
+        fewest = [min(pair) for pair in zip(fewest, seconds, strict=True)]
         if repeat >= 2 and time.perf_counter() - started > _SECONDS:
             break
     return fewest

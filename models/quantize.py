@@ -6,16 +6,14 @@ outside the layers stay as they are. Lossless methods give the tokens of plain d
 same quantised target.
 """
 
-from collections.abc import Iterator
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from configs.fields import mismatch, refuse
-from models.linear import Linear, forget_packed, packed_bytes
+from models.linear import Linear, forget_packed, linears_of
+from models.native import TYPES
 from models.target import TargetModel
 from models.transformer import Blocks
 from support.extras import install
@@ -29,23 +27,19 @@ def weight_format(kind: str, device: torch.device) -> Any:
     """Return torchao's configuration of `int8` or `int4`, whose kernel needs a CUDA device."""
     if kind == "int4" and device.type != "cuda":
         refuse("quantize", kind, "int8, or int4 with a CUDA device")
-    library = _torchao(kind)
-    if kind == "int8":
-        # Without this flag torchao changes inductor's settings for the whole process.
-        return library.Int8WeightOnlyConfig(set_inductor_config=False)
-    return library.Int4WeightOnlyConfig(
-        group_size=GROUP, int4_packing_format=_LAYOUT, set_inductor_config=False
-    )
-
-
-def _torchao(kind: str = "") -> ModuleType:
     try:
-        return import_module("torchao.quantization")
+        from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
     except ImportError as error:
         raise ValueError(
             f"--quantize: found {kind!r}, which needs the package torchao, and it cannot be "
             f"imported ({error}): {install('quantize')}"
         ) from error
+    if kind == "int8":
+        # Without this flag torchao changes inductor's settings for the whole process.
+        return Int8WeightOnlyConfig(set_inductor_config=False)
+    return Int4WeightOnlyConfig(
+        group_size=GROUP, int4_packing_format=_LAYOUT, set_inductor_config=False
+    )
 
 
 def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
@@ -53,12 +47,14 @@ def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
 
     The device holds one unquantised matrix at a time. form: of `weight_format`.
     """
+    from torchao.quantization import quantize_
+
     layers = target.transformer.blocks
     forget_packed(layers)
-    _torchao().quantize_(layers, form, lambda part, _: isinstance(part, Linear), device)
-    for name, linear in _matrices(layers):
+    quantize_(layers, form, lambda part, _: isinstance(part, Linear), device)
+    for name, linear in layers.named_modules():
         # torchao passes over a matrix that it cannot take without raising
-        if type(linear.weight.data) is torch.Tensor:
+        if isinstance(linear, Linear) and type(linear.weight.data) is torch.Tensor:
             shape = str(tuple(linear.weight.shape))
             raise mismatch(f"--quantize: matrix {name}", shape, f"rows of a multiple of {GROUP}")
     target.transformer.to(device)
@@ -67,31 +63,30 @@ def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
 
 def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
     """Return the bytes of a network's weights, of whose layers the matrices may be quantised."""
-    quantized = () if kind is None else layers_of(network)
-    matrices = [matrix for layers in quantized for _, matrix in _matrices(layers)]
+    matrices = _quantized(network, kind)
     others = {*network.parameters()} - {matrix.weight for matrix in matrices}
     whole = sum(parameter.numel() for parameter in others) * dtype.itemsize
-    return whole + sum(_quantized(matrix, kind) for matrix in matrices)
+    return whole + sum(_bytes(matrix, kind) for matrix in matrices)
 
 
 def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
-    """Return the bytes of the packed copies on CPUs, which quantised matrices do not have."""
-    without = () if kind is None else layers_of(network)
-    return packed_bytes(network, dtype) - sum(packed_bytes(layers, dtype) for layers in without)
+    """Return the bytes of packed copies on CPUs, at most; quantised matrices have none."""
+    copied = {*linears_of(network)} - _quantized(network, kind) if dtype in TYPES else ()
+    return sum(dtype.itemsize * linear.weight.numel() for linear in copied)
 
 
-def layers_of(network: nn.Module) -> Iterator[Blocks]:
-    return (module for module in network.modules() if isinstance(module, Blocks))
+def _quantized(network: nn.Module, kind: str | None) -> set[Linear]:
+    """Return the matrices of a network that are quantised."""
+    if kind is None:
+        return set()
+    layers = (module for module in network.modules() if isinstance(module, Blocks))
+    return {matrix for blocks in layers for matrix in linears_of(blocks)}
 
 
-def _quantized(matrix: Linear, kind: str) -> int:
+def _bytes(matrix: Linear, kind: str) -> int:
     """Return the bytes of a quantised matrix with its scales."""
     rows, columns = matrix.weight.shape
     if kind == "int8":
         return rows * (columns + torch.float32.itemsize)
     padded = -(-columns // _PADDED) * _PADDED
     return rows * (padded // 2 + padded // GROUP * 2 * torch.bfloat16.itemsize)
-
-
-def _matrices(layers: nn.Module) -> Iterator[tuple[str, Linear]]:
-    return ((name, module) for name, module in layers.named_modules() if isinstance(module, Linear))

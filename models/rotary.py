@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.base import GridRope, ImageGrid, ImageRope
+from models.base import ImageGrid, TransformerSpec
 
 
 class Rotary(nn.Module):
@@ -14,9 +14,10 @@ class Rotary(nn.Module):
     `.to(bf16)` does not round it.
     """
 
-    def __init__(self, head_dim: int, max_positions: int, theta: float):
+    def __init__(self, spec: TransformerSpec):
         super().__init__()
-        self.head_dim, self.max_positions, self.theta = head_dim, max_positions, theta
+        self.head_dim, self.max_positions = spec.head_dim, spec.max_positions
+        self.theta, self.image, self.rope = spec.rope_theta, spec.image_rope, spec.grid_rope
         self.table: Tensor | None = None  # (positions, 2 head_dim)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -54,10 +55,6 @@ class RotaryGrid(Rotary):
     vectors.
     """
 
-    def __init__(self, head_dim: int, max_positions: int, theta: float, image: ImageRope):
-        super().__init__(head_dim, max_positions, theta)
-        self.image = image
-
     def _build(self, device: torch.device) -> Tensor:
         half, side = self.head_dim // 2, self.image.side
         # angles of one axis: (side, head_dim / 4)
@@ -82,10 +79,7 @@ class RotaryGrids(Rotary):
     Rotated pairs of channels come first in both halves of a head, as `order` brings them.
     """
 
-    def __init__(self, head_dim: int, max_positions: int, theta: float, rope: GridRope):
-        super().__init__(head_dim, max_positions, theta)
-        self.rope = rope
-        self.grid: ImageGrid | None = None  # known once there are prompts; it ends the table
+    grid: ImageGrid | None = None  # known once there are prompts; it ends the table
 
     @property
     def order(self) -> Tensor:

@@ -20,14 +20,13 @@ class TargetModel:
 
     def __init__(
         self,
-        name: str,
         transformer: Transformer,
         prompts: "Prompts",
         images: "ImageTokenizer | TokenPicture",
         drafter: Callable[[dict, TransformerSpec], TransformerSpec],
     ):
-        """name, drafter: of the family."""
-        self.name, self.transformer, self.prompts, self.images = name, transformer, prompts, images
+        """drafter: of the family."""
+        self.transformer, self.prompts, self.images = transformer, prompts, images
         self.spec, self.grid, self.vocab = transformer.spec, prompts.grid, prompts.vocab
         weight = transformer.norm.weight
         self.dtype, self.device = weight.dtype, weight.device

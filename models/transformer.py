@@ -13,12 +13,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
-from models.embedding import Embedding
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
-Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding, without values to begin with on the meta device.
+
+    There are none to draw, but torch would load its whole compiler to draw them: seconds of every
+    command, since networks are built on the meta device before files are read.
+    """
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 class HeadNorm(nn.Module):
@@ -50,14 +60,6 @@ class HeadRMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
 
 
-def head_norm(spec: TransformerSpec) -> nn.Module | None:
-    """Return the norm of queries and keys, if they have one."""
-    heads = spec.heads + spec.kv_heads
-    if spec.qk_rms:
-        return HeadRMSNorm(heads, spec.head_dim, spec.norm_eps)
-    return HeadNorm(heads, spec.head_dim) if spec.qk_norm else None
-
-
 class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
@@ -67,64 +69,32 @@ class Attention(nn.Module):
             spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, spec.qkv_bias
         )
         self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
-        self.qk_norm = head_norm(spec)
+        self.qk_norm: HeadNorm | HeadRMSNorm | None = None
+        if spec.qk_rms:
+            self.qk_norm = HeadRMSNorm(self.heads + self.kv_heads, self.head_dim, spec.norm_eps)
+        elif spec.qk_norm:
+            self.qk_norm = HeadNorm(self.heads + self.kv_heads, self.head_dim)
         # LlamaGen rotates neighbouring channels, all other families the two halves of a head.
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
 
-    def project(self, x: Tensor) -> Tensor:
-        """Return queries, keys and values of new tokens x (rows, n, hidden), side by side.
-
-        (rows, n, heads + 2 kv_heads, head_dim), neither normed nor rotated.
-        """
-        return self.qkv(x).view(*x.shape[:2], -1, self.head_dim)
-
-    def join(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the output (rows, n, hidden) of what was read."""
-        return self.out(y.to(dtype).transpose(1, 2).flatten(2))
-
-
-def heads_of(attention: Attention, qkv: Tensor, rotation: Rotation) -> Heads:
-    """Return normed and rotated queries and keys, and values, of what `project` returns."""
-    # Queries and keys stay together: one norm and one rotation for both.
-    qk, v = qkv.split([attention.heads + attention.kv_heads, attention.kv_heads], 2)
-    if attention.qk_norm is not None:
-        qk = attention.qk_norm(qk)
-    turned = attention.rotate(qk, *rotation).transpose(1, 2)
-    q, k = turned.split([attention.heads, attention.kv_heads], 1)
-    return q, k, v.transpose(1, 2)
-
-
-def attend(attention: Attention, heads: Heads, context: Context) -> Tensor:
-    """Return what queries read, (rows, heads, n, head_dim): of the cache, which keeps new tokens.
-
-    Without a cache they read their own tokens.
-    """
-    q, k, v = heads
-    if context.cache is not None:
-        k, v = context.cache.write(attention.layer, k, v)
-    # On CPUs a bf16 model has its cache in fp32 (`attention_dtype` of decoding/cache.py).
-    q, shared = q.to(k.dtype), attention.heads != attention.kv_heads
-    causal = context.cache is None and context.mask is None
-    if causal or not shared:
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=shared
-        )
-    # Heads that share keys and values are read as more queries: torch's fast kernels on GPUs
-    # refuse such groups with a mask, and for one token on a CPU this is 3 times as fast.
-    y = F.scaled_dot_product_attention(
-        q.reshape(len(q), attention.kv_heads, -1, attention.head_dim), k, v, attn_mask=context.mask
-    )
-    return y.view(q.shape)
+    def run(self, steps: "Steps", x: Tensor, rotation: Rotation, context: Context) -> Tensor:
+        """Return the outputs (rows, n, hidden) of new tokens x."""
+        y = self.qkv(x).view(*x.shape[:2], -1, self.head_dim)
+        y = steps.read(self, y, rotation, context)
+        return self.out(y.to(x.dtype).transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
-    """Weights of a gated MLP; `Block` runs it."""
+    """A gated MLP."""
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.gate_up = Linear(spec.hidden, 2 * spec.intermediate, bias=False)
         self.down = Linear(spec.intermediate, spec.hidden, bias=False)
         self.gelu = spec.gelu
+
+    def run(self, steps: "Steps", x: Tensor) -> Tensor:
+        return self.down(steps.gate(self, self.gate_up(x)))
 
 
 class Steps:
@@ -147,8 +117,32 @@ class Steps:
     def read(
         self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
     ) -> Tensor:
-        """Return what new tokens read, as `attend` does; qkv: of `Attention.project`."""
-        return attend(attention, heads_of(attention, qkv, rotation), context)
+        """Return what queries read, (rows, heads, n, head_dim).
+
+        They read the cache, which keeps new tokens, or without one their own tokens. qkv: queries,
+        keys and values side by side (rows, n, heads + 2 kv_heads, head_dim), neither normed nor
+        rotated.
+        """
+        # Queries and keys stay together: one norm and one rotation for both.
+        qk, v = qkv.split([attention.heads + attention.kv_heads, attention.kv_heads], 2)
+        if attention.qk_norm is not None:
+            qk = attention.qk_norm(qk)
+        qk = attention.rotate(qk, *rotation).transpose(1, 2)
+        q, k = qk.split([attention.heads, attention.kv_heads], 1)
+        v = v.transpose(1, 2)
+        if context.cache is not None:
+            k, v = context.cache.write(attention.layer, k, v)
+        # On CPUs a bf16 model has its cache in fp32 (`attention_dtype` of decoding/cache.py).
+        q, shared = q.to(k.dtype), attention.heads != attention.kv_heads
+        causal = context.cache is None and context.mask is None
+        if causal or not shared:
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=shared
+            )
+        # Heads that share keys and values are read as more queries: torch's fast kernels on GPUs
+        # refuse such groups with a mask, and for one token on a CPU this is 3 times as fast.
+        more = q.reshape(len(q), attention.kv_heads, -1, attention.head_dim)
+        return F.scaled_dot_product_attention(more, k, v, attn_mask=context.mask).view(q.shape)
 
 
 BY_TORCH = Steps()
@@ -174,28 +168,21 @@ class Block(nn.Module):
 
         Returns two summands, too: the sum is one step with the norm that reads it.
         """
-        steps = self.steps
+        steps, attention, mlp = self.steps, self.attention, self.mlp
         if self.swin:
             x = x if y is None else x + y
-            y = steps.norm(self.attention_norm, self._attend(x, rotation, context))
+            y = steps.norm(self.attention_norm, attention.run(steps, x, rotation, context))
             x = x + y
-            return x, steps.norm(self.mlp_norm, self._mlp(x))
+            return x, steps.norm(self.mlp_norm, mlp.run(steps, x))
         x, normed = steps.add_norm(self.attention_norm, x, y)
-        y = self._attend(normed, rotation, context)
+        y = attention.run(steps, normed, rotation, context)
         if self.sandwich:
             y = steps.norm(self.attention_after, y)
         x, normed = steps.add_norm(self.mlp_norm, x, y)
-        y = self._mlp(normed)
+        y = mlp.run(steps, normed)
         if self.sandwich:
             y = steps.norm(self.mlp_after, y)
         return x, y
-
-    def _attend(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
-        y = self.steps.read(self.attention, self.attention.project(x), rotation, context)
-        return self.attention.join(y, x.dtype)
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        return self.mlp.down(self.steps.gate(self.mlp, self.mlp.gate_up(x)))
 
 
 class Blocks(nn.Module):
@@ -204,13 +191,10 @@ class Blocks(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.spec = spec
-        sizes = (spec.head_dim, spec.max_positions, spec.rope_theta)
         if spec.grid_rope is not None:
-            self.rotary = RotaryGrids(*sizes, spec.grid_rope)
-        elif spec.image_rope is not None:
-            self.rotary = RotaryGrid(*sizes, spec.image_rope)
+            self.rotary = RotaryGrids(spec)
         else:
-            self.rotary = Rotary(*sizes)
+            self.rotary = Rotary(spec) if spec.image_rope is None else RotaryGrid(spec)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
         # How layers run is chosen here: by torch or by `models.fused`; how the steps between their
         # products do, in `Block.steps`.

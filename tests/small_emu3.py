@@ -9,9 +9,9 @@ from small import randomised, scaled, special_tokenizer, spread, write_llama_dra
 from tokenizers import pre_tokenizers
 from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from models.files.network import public_state
-from models.files.tokenizer_file import byte_letters
 from models.targets.emu3 import DECODER, Emu3
 from models.targets.llama import decoder_keys
 from models.transformer import Transformer
@@ -52,7 +52,7 @@ def write_emu3(folder: Path, layout: str = "new") -> Path:
 def write_words(folder: Path, codes: int) -> None:
     """Write the authors' tokenizer: letters, the special tokens AUTHORS, so many image codes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    byte_of = {letter: byte for byte, letter in byte_letters().items()}
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
     ranks = (
         f"{base64.b64encode(bytes([byte_of[letter]])).decode()} {rank}"
         for rank, letter in enumerate(letters)

@@ -32,10 +32,10 @@ def write_janus(folder: Path, authors: bool = False, special: Sequence[str] = SP
     tokenizer = special_tokenizer(special)
     config = public_config(tokenizer.get_vocab_size())
     network: JanusNetwork = JanusPro().network(config.to_dict()).module.to_empty(device="cpu")
-    randomised(network, 0).embed_codes()
+    target = JanusPro().finish(randomised(network, 0), prompts=None)
     entries = JanusPro().entries(config.to_dict())
     # first, since it also makes the target's weights more like the drafter's
-    write_llama_drafter(folder, entries, network.transformer)
+    write_llama_drafter(folder, entries, target)
     state = whole_state(config, network)
     if authors:
         torch.save(authors_state(state), folder / "pytorch_model.bin")
@@ -90,7 +90,7 @@ def authors_config(config: JanusConfig) -> dict:
 
 def whole_state(config: JanusConfig, network: JanusNetwork) -> dict[str, Tensor]:
     """Return all weights as transformers names them, those of image understanding included."""
-    keys = janus_keys(network.spec, network.vocab.first_id)
+    keys = janus_keys(network.spec, network.spec.vocab - CODES)
     codec = small_janus(CODES, SIDE, _LEVELS).state_dict()
     # transformers compares encoder outputs with the vectors as they are stored
     codec["quantize.embedding.weight"] = F.normalize(codec["quantize.embedding.weight"], dim=-1)

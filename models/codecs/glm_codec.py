@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from configs.fields import refusing
 from models.base import ImageGrid
 from models.files.entries import library_errors, require_values
 from models.files.network import Network, Slot
-from models.files.weights import folder_shapes, naming, read_tensors, weight_files
+from models.files.weights import folder_shapes, read_tensors, weight_files
 from support.border import Failure
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class GlmVision:
     def __init__(self, folder: Path, config: dict, grid: ImageGrid, device: torch.device):
         """Compare the headers of the weights, which are read with the first picture."""
         self.folder, self.grid, self.device = folder, grid, device
-        with naming(folder):
+        with refusing(f"{folder}: "):
             self.files = vision_network(config)
         self.files.check(folder_shapes(folder), str(folder))
         self.downsampling = self.files.module["visual"].patch_size  # pixels per token of a side

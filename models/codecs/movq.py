@@ -12,11 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from configs.fields import refusing
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import VqganFiles
 from models.files.entries import library_errors, require_values
 from models.files.network import Network, Slot
-from models.files.weights import folder_shapes, naming, weight_files
+from models.files.weights import folder_shapes, weight_files
 
 _PREFIXES = ("model.vqmodel.", "vqmodel.")  # of today's transformers, and of the public files
 _COUNTER = "num_batches_tracked"  # a training statistic of the batch norms, not read
@@ -103,7 +104,7 @@ def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
             f"{folder}: no image codec among the weights (keys vqmodel.*, as BAAI/Emu3-Gen-hf has "
             "them)"
         )
-    with naming(folder):
+    with refusing(f"{folder}: "):
         sizes = movq_sizes(config.get("vq_config"))
     source, paths = f"{folder}, weights vqmodel.*", weight_files(folder)
     return MovqFiles(source, paths, sizes, prefix, entries=config.get("vq_config") or {})

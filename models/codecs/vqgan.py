@@ -4,11 +4,9 @@ Their sizes are in vqgan.yaml (taming layout), or in `vq_config` of config.json.
 """
 
 import math
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -73,10 +71,9 @@ class VqganConfig:
         return 2 ** (len(self.ch_mult) - 1)
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of tokens of an image of the configured resolution."""
-        side = self.resolution // self.downsampling
-        return side, side
+    def side(self) -> int:
+        """Tokens per row and column of an image of the configured resolution."""
+        return self.resolution // self.downsampling
 
 
 def read_config(path: Path) -> VqganConfig:
@@ -95,7 +92,7 @@ def read_config(path: Path) -> VqganConfig:
         given = {"num_groups": 32} | ddconfig | params
         sizes = {name: given[name] for name in _JSON_SIZES}
         plain = VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
-        coarsest = [plain.grid[0]]
+        coarsest = [plain.side]
         require_values(ddconfig, {_ATTENTION: ([], coarsest, None)}, "ddconfig.", path.name)
         return replace(plain, coarse_attention=ddconfig.get(_ATTENTION) == coarsest)
     except KeyError as error:
@@ -107,12 +104,11 @@ def read_config(path: Path) -> VqganConfig:
         raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {why}") from error
 
 
-def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
+def json_config(given: object, name: str) -> VqganConfig:
     """Return the VQGAN that `vq_config` of a config.json describes.
 
     Its names are transformers' or the older ones of vqgan.yaml. name: of the file, for errors.
     """
-    given = content.get("vq_config")
     if not isinstance(given, dict):
         raise ValueError(f"{name}: vq_config is {given!r}; expected the sizes of the VQGAN")
     require_values(given, _JSON_BUILT, "vq_config.", name)
@@ -128,7 +124,7 @@ def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
 def write_config(config: VqganConfig, path: Path) -> None:
     """Write vqgan.yaml for `read_config` and the public readers."""
     built = {name: allowed[0] for name, allowed in _BUILT.items()}
-    built[_ATTENTION] = [config.grid[0]] if config.coarse_attention else []
+    built[_ATTENTION] = [config.side] if config.coarse_attention else []
     sizes = {name: getattr(config, name) for name in _JSON_SIZES}
     params = {name: sizes.pop(name) for name in ("embed_dim", "n_embed")}
     if config.num_groups == 32:  # as in every public file
@@ -155,10 +151,6 @@ class ImageTokenizer:
         return self.config.downsampling
 
     @property
-    def grid(self) -> tuple[int, int]:
-        return self.config.grid
-
-    @property
     def codebook(self) -> Tensor:
         """Latents of the codes, (n_embed, embed_dim)."""
         return self.model.quantize.embedding.weight
@@ -175,8 +167,7 @@ class ImageTokenizer:
         assert images.dtype == torch.uint8 and images.ndim == 4 and images.shape[3] == 3
         assert not any(side % self.downsampling for side in images.shape[1:3])
         codes = [self._nearest(self._latents(batch, precision)) for batch in images.split(chunk)]
-        sides = math.prod(side // self.downsampling for side in images.shape[1:3])
-        return torch.cat(codes).cpu() if codes else torch.empty((0, sides), dtype=torch.int64)
+        return torch.cat(codes).cpu()
 
     def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
         """Return the encoder's outputs (n, h * w, embed_dim) for pixels (n, H, W, 3)."""

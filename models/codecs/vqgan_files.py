@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save
 from torch import nn
 
-from configs.fields import mismatch
+from configs.fields import mismatch, refusing
 from models.codecs.vqgan import (
     IBQ,
     ImageTokenizer,
@@ -31,7 +31,6 @@ from models.files.weights import (
     BUNDLED_VQGAN,
     VQGAN_CONFIG,
     VQGAN_WEIGHTS,
-    naming,
     renamed,
     shapes_in,
     weight_files,
@@ -75,7 +74,7 @@ class VqganFiles:
     def network(self) -> Network:
         """Return the network on the meta device, once the files' headers fit it."""
         shapes = shapes_in(self.paths)
-        with naming(self.source):
+        with refusing(f"{self.source}: "):
             network = self.build(_without(self.prefix, shapes))
         network.check(shapes, self.source)
         return network
@@ -139,7 +138,8 @@ def load_vqgan(folder: str | Path) -> ImageTokenizer:
 
 def bundled_vqgan(folder: Path) -> VqganFiles:
     """Return the VQGAN among a Hugging Face Chameleon checkpoint's own weights."""
-    config = json_config(read_object(folder / "config.json"), str(folder / "config.json"))
+    path = folder / "config.json"
+    config = json_config(read_object(path).get("vq_config"), str(path))
     source = f"{folder}, weights {BUNDLED_VQGAN}*"
     return VqganFiles(source, weight_files(folder), config, BUNDLED_VQGAN)
 
@@ -166,7 +166,7 @@ def _sized(path: Path, expected: str, side: int, **more: bool) -> VqganConfig:
     if not path.is_file():
         raise mismatch("--vq_path", f"no file {path}", expected)
     shapes = shapes_in([path])
-    with naming(f"--vq_path: {path}"):
+    with refusing(f"--vq_path: {path}: "):
         return config_of(shapes, side, **more)
 
 
@@ -179,7 +179,7 @@ def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
     paths, source = weight_files(folder), f"{folder}, weights {prefix}*"
     if not (shapes := _without(prefix, shapes_in(paths))):
         raise ValueError(f"{folder}: no image codec among the weights (keys {prefix}*)")
-    with naming(source):
+    with refusing(f"{source}: "):
         return VqganFiles(source, paths, config_of(shapes, side), prefix, llamagen=True)
 
 

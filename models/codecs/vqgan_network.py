@@ -4,6 +4,10 @@ Most public codecs have them: Chameleon's, LlamaGen's (attention in the coarsest
 Emu3.5's, and MoVQGAN's, whose decoder has spatial norms.
 """
 
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,12 +15,13 @@ from torch import Tensor, nn
 from models.codecs.vqgan import VqganConfig
 
 EPSILON = 1e-6  # of all norms
+NormOf = Callable[[int], nn.Module]  # channels -> norm
 
 
 class SpatialNorm(nn.Module):
     """A norm that the latents scale and shift (arXiv 2209.09002)."""
 
-    def __init__(self, channels: int, config: VqganConfig):
+    def __init__(self, config: VqganConfig, channels: int):
         super().__init__()
         self.norm_layer = nn.GroupNorm(config.num_groups, channels, EPSILON)
         self.conv_y = nn.Conv2d(config.embed_dim, channels, 1)
@@ -35,20 +40,14 @@ class Norm(nn.GroupNorm):
         return super().forward(hidden)
 
 
-def norm_of(channels: int, config: VqganConfig, spatial: bool) -> nn.Module:
-    if spatial:
-        return SpatialNorm(channels, config)
-    return Norm(config.num_groups, channels, EPSILON)
-
-
 class ResidualBlock(nn.Module):
     """Two convolutions of 3 x 3 beside a shortcut."""
 
-    def __init__(self, channels: int, out: int, config: VqganConfig, spatial: bool):
+    def __init__(self, channels: int, out: int, norm: NormOf):
         super().__init__()
-        self.norm1 = norm_of(channels, config, spatial)
+        self.norm1 = norm(channels)
         self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
-        self.norm2 = norm_of(out, config, spatial)
+        self.norm2 = norm(out)
         self.conv2 = nn.Conv2d(out, out, 3, padding=1)
         self.nin_shortcut = nn.Identity() if channels == out else nn.Conv2d(channels, out, 1)
 
@@ -62,9 +61,9 @@ class ResidualBlock(nn.Module):
 class Attention(nn.Module):
     """Attention of one head among all places."""
 
-    def __init__(self, channels: int, config: VqganConfig, spatial: bool):
+    def __init__(self, channels: int, norm: NormOf):
         super().__init__()
-        self.norm = norm_of(channels, config, spatial)
+        self.norm = norm(channels)
         self.q, self.k, self.v, self.proj_out = (nn.Conv2d(channels, channels, 1) for _ in "qkvo")
 
     def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
@@ -85,11 +84,11 @@ def _at_each(layer: nn.Conv2d, places: Tensor) -> Tensor:
 class Middle(nn.Module):
     """The blocks at the coarsest level, between encoder or decoder and the latents."""
 
-    def __init__(self, channels: int, config: VqganConfig, spatial: bool):
+    def __init__(self, channels: int, norm: NormOf):
         super().__init__()
-        self.block_1 = ResidualBlock(channels, channels, config, spatial)
-        self.attn_1 = Attention(channels, config, spatial)
-        self.block_2 = ResidualBlock(channels, channels, config, spatial)
+        self.block_1 = ResidualBlock(channels, channels, norm)
+        self.attn_1 = Attention(channels, norm)
+        self.block_2 = ResidualBlock(channels, channels, norm)
 
     def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
         for part in (self.block_1, self.attn_1, self.block_2):
@@ -97,44 +96,14 @@ class Middle(nn.Module):
         return hidden
 
 
-class Downsample(nn.Module):
-    """A convolution of stride 2."""
-
-    def __init__(self, channels: int):
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.conv(F.pad(hidden, (0, 1, 0, 1)))  # only to the right and below
-
-
-class Upsample(nn.Module):
-    """Every place four times, then a convolution."""
-
-    def __init__(self, channels: int):
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.conv(F.interpolate(hidden, scale_factor=2.0))
-
-
 class Level(nn.Module):
     """The blocks of one resolution."""
 
-    def __init__(
-        self,
-        channels: int,
-        out: int,
-        blocks: int,
-        config: VqganConfig,
-        attends: bool,
-        spatial: bool,
-    ):
+    def __init__(self, channels: int, out: int, blocks: int, attends: bool, norm: NormOf):
         super().__init__()
         widths = [channels] + [out] * (blocks - 1)
-        self.block = nn.ModuleList(ResidualBlock(w, out, config, spatial) for w in widths)
-        self.attn = nn.ModuleList(Attention(out, config, spatial) for _ in widths if attends)
+        self.block = nn.ModuleList(ResidualBlock(w, out, norm) for w in widths)
+        self.attn = nn.ModuleList(Attention(out, norm) for _ in widths if attends)
 
     def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
         for number, block in enumerate(self.block):
@@ -150,17 +119,21 @@ class Encoder(nn.Module):
     def __init__(self, config: VqganConfig):
         super().__init__()
         widths = [config.ch * factor for factor in config.ch_mult]
+        norm = partial(Norm, config.num_groups, eps=EPSILON)
         self.conv_in = nn.Conv2d(3, config.ch, 3, padding=1)
         self.down, blocks = nn.ModuleList(), config.num_res_blocks
         for channels, out in zip([config.ch, *widths], widths, strict=False):
             coarsest = len(self.down) == len(widths) - 1
             attends = coarsest and config.coarse_attention
-            level = Level(channels, out, blocks, config, attends, spatial=False)
+            level = Level(channels, out, blocks, attends, norm)
             if not coarsest:
-                level.downsample = Downsample(out)
+                # one more row and column to the right and below only
+                convolution = nn.Conv2d(out, out, 3, stride=2)
+                parts = {"pad": nn.ZeroPad2d((0, 1, 0, 1)), "conv": convolution}
+                level.downsample = nn.Sequential(OrderedDict(parts))
             self.down.append(level)
-        self.mid = Middle(widths[-1], config, spatial=False)
-        self.norm_out = norm_of(widths[-1], config, spatial=False)
+        self.mid = Middle(widths[-1], norm)
+        self.norm_out = norm(widths[-1])
         self.conv_out = nn.Conv2d(widths[-1], config.z_channels, 3, padding=1)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -178,18 +151,22 @@ class Decoder(nn.Module):
 
     def __init__(self, config: VqganConfig):
         super().__init__()
-        spatial = config.spatial_norm
+        norm = partial(Norm, config.num_groups, eps=EPSILON)
+        if config.spatial_norm:
+            norm = partial(SpatialNorm, config)
         widths = [config.ch * factor for factor in config.ch_mult]  # of the finest level first
         self.conv_in = nn.Conv2d(config.z_channels, widths[-1], 3, padding=1)
-        self.mid = Middle(widths[-1], config, spatial)
+        self.mid = Middle(widths[-1], norm)
         self.up, blocks = nn.ModuleList(), config.num_res_blocks + 1
         for channels, out in zip([*widths[1:], widths[-1]], widths, strict=True):
             attends = len(self.up) == len(widths) - 1 and config.coarse_attention
-            level = Level(channels, out, blocks, config, attends, spatial)
+            level = Level(channels, out, blocks, attends, norm)
             if len(self.up):
-                level.upsample = Upsample(out)
+                convolution = nn.Conv2d(out, out, 3, padding=1)
+                parts = {"twice": nn.Upsample(scale_factor=2.0), "conv": convolution}
+                level.upsample = nn.Sequential(OrderedDict(parts))
             self.up.append(level)
-        self.norm_out = norm_of(widths[0], config, spatial)
+        self.norm_out = norm(widths[0])
         self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
 
     def forward(self, hidden: Tensor, latents: Tensor | None = None) -> Tensor:
@@ -202,21 +179,15 @@ class Decoder(nn.Module):
         return self.conv_out(F.silu(self.norm_out(hidden, latents)))
 
 
-class Quantizer(nn.Module):
-    """The codebook."""
-
-    def __init__(self, codes: int, width: int):
-        super().__init__()
-        self.embedding = nn.Embedding(codes, width, _weight=torch.empty(codes, width))
-        nn.init.uniform_(self.embedding.weight, -1 / codes, 1 / codes)
-
-
 class Vqgan(nn.Module):
     """Encoder, codebook and decoder, with fresh weights."""
 
     def __init__(self, config: VqganConfig):
         super().__init__()
         self.encoder, self.decoder = Encoder(config), Decoder(config)
-        self.quantize = Quantizer(config.n_embed, config.embed_dim)
+        codes, width = config.n_embed, config.embed_dim
+        codebook = nn.Embedding(codes, width, _weight=torch.empty(codes, width))
+        nn.init.uniform_(codebook.weight, -1 / codes, 1 / codes)
+        self.quantize = nn.ModuleDict({"embedding": codebook})
         self.quant_conv = nn.Conv2d(config.z_channels, config.embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.embed_dim, config.z_channels, 1)

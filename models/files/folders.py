@@ -24,21 +24,20 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     offline = constants.HF_HUB_OFFLINE
-    elsewhere = (
-        "Download it on a machine that reaches the hub, with "
-        f"`hf download {path} --local-dir FOLDER`, and give the folder to {flag}"
-    )
+    local = offline or not download
     try:
-        local = offline or not download
         root = Path(snapshot_download(path, local_files_only=local, ignore_patterns=_OTHERS))
         return inner_folder(root, _PART)
     except LocalEntryNotFoundError as error:
-        why = (
-            f"the hub did not deliver it: {error}. {elsewhere}"
-            if download
-            else f"`hf download {path}` fetches it"
-        )
-        why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not" if offline else why
+        if offline:
+            why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not"
+        elif not download:
+            why = f"`hf download {path}` fetches it"
+        else:
+            why = (
+                f"the hub did not deliver it: {error}. Download it on a machine that reaches the "
+                f"hub, with `hf download {path} --local-dir FOLDER`, and give the folder to {flag}"
+            )
         absence = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
         raise ValueError(f"{flag}: {absence}; {why}") from error
     except Exception as error:  # the hub's, and those of the libraries that transfer the files

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from configs.fields import refusing
 from models.base import TransformerSpec
 from models.files.weights import (
     Rules,
     folder_shapes,
-    naming,
     read_tensors,
     renamed,
     shapes_in,
@@ -198,7 +198,7 @@ def fitting_config(
     """Return a checkpoint's config.json and the sizes in it, checked against its weights."""
     config = read_object(folder / "config.json")
     shapes = folder_shapes(folder)
-    with naming(folder):
+    with refusing(f"{folder}: "):
         spec = spec_of(config)
         if faults := size_faults(config, shapes):
             raise ValueError(f"config.json: {'; '.join(faults)}")

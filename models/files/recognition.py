@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, refusing
 from models.files.chameleon_parts import stored_names
 from models.files.entries import MODEL_TYPES, require_model
-from models.files.weights import naming
 from support.json_files import read_object
 from support.output import remark
 
@@ -108,7 +107,7 @@ def require_model_type(model: str, folder: Path) -> None:
     """Refuse a folder whose config.json has a model_type that --model does not read."""
     config = _config(folder)
     if config is not None and model in MODEL_TYPES:
-        with naming(folder):
+        with refusing(f"{folder}: "):
             require_model(config, model)
 
 

@@ -5,20 +5,12 @@ These are ranks of byte strings (tiktoken).
 
 import base64
 from collections.abc import Iterable, Sequence
-from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from configs.downloads import damage
-
-
-@cache
-def byte_letters() -> dict[int, str]:
-    """Return the letter that stands for every byte in a byte-level tokenizer (GPT-2)."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode  # takes a second to load
-
-    return bytes_to_unicode()
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -51,15 +43,13 @@ def with_literal_texts(tokenizer: Tokenizer) -> Tokenizer:
 
 def row_ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
     """Return the ids of texts and of control tokens, which are given by id."""
-    ids, text = [], ""
+    ids: list[int] = []
     # Neighbouring texts are encoded as one, because merges cross the border between them.
-    for piece in (*pieces, None):
-        if isinstance(piece, str):
-            text += piece
-            continue
-        ids += tokenizer.encode(text, add_special_tokens=False).ids if text else []
-        ids += [] if piece is None else [piece]
-        text = ""
+    for kind, group in groupby(pieces, type):
+        if kind is int:
+            ids += group
+        elif text := "".join(group):
+            ids += tokenizer.encode(text, add_special_tokens=False).ids
     return ids
 
 
@@ -93,16 +83,20 @@ def tokenizer_of(ranks: dict[bytes, int], pattern: str, special: Sequence[str]) 
     Two neighbours are merged where the lowest rank comes out, as tiktoken does: the merges are all
     ways to cut a token in two, in the order of the ranks. special: tokens that are never cut.
     """
+    from transformers.convert_slow_tokenizer import bytes_to_unicode  # takes a second to load
+
+    letters = bytes_to_unicode()  # that stand for bytes in a byte-level tokenizer (GPT-2)
+    texts = {token: "".join(letters[byte] for byte in token) for token in ranks}
     ordered = sorted(ranks, key=ranks.__getitem__)
     merges = [
-        (_text(token[:cut]), _text(token[cut:])) for token in ordered for cut in _cuts(token, ranks)
+        (texts[token[:cut]], texts[token[cut:]]) for token in ordered for cut in _cuts(token, ranks)
     ]
-    vocab = {_text(token): rank for token, rank in ranks.items()}
+    vocab = {texts[token]: rank for token, rank in ranks.items()}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     words = pre_tokenizers.Split(Regex(pattern), "isolated")
     # use_regex=False: `pattern` has cut the words already
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
+    by_letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, by_letters])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in special])
     return with_literal_texts(tokenizer)
@@ -112,7 +106,3 @@ def _cuts(token: bytes, ranks: dict[bytes, int]) -> list[int]:
     """Return where a token may be cut in two, best first: the parts' ranks decide."""
     cuts = [cut for cut in range(1, len(token)) if token[:cut] in ranks and token[cut:] in ranks]
     return sorted(cuts, key=lambda cut: (ranks[token[:cut]], ranks[token[cut:]]))
-
-
-def _text(token: bytes) -> str:
-    return "".join(map(byte_letters().__getitem__, token))

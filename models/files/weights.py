@@ -76,15 +76,6 @@ def open_safetensors(path: Path, framework: str = "pt") -> Iterator[safe_open]:
         raise ValueError(f"{path}: damaged or unreadable: {damage(path, error)}") from error
 
 
-@contextmanager
-def naming(source: object) -> Iterator[None]:
-    """Let a ValueError say which folder, file or flag it is about."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
-
-
 def all_of(*reads: Callable[[], Any]) -> list[Any]:
     """Return what every read returns; a ValueError holds the faults of all that fail."""
     results, faults = [], []
@@ -186,12 +177,11 @@ def load_pickled(file: Path) -> object:
 def _pickled(file: Path) -> dict[str, Tensor]:
     from torch import Tensor
 
-    content = load_pickled(file)
-    state = content if isinstance(content, dict) else {}
-    state = next((state[entry] for entry in _ENTRIES if entry in state), state)
-    by_name = isinstance(state, dict) and all(
+    state = load_pickled(file)
+    if isinstance(state, dict):
+        state = next((state[entry] for entry in _ENTRIES if entry in state), state)
+    if not isinstance(state, dict) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
-    )
-    if not by_name or not isinstance(content, dict):
+    ):
         raise ValueError(f"cannot read {file}: expected tensors by name")
     return state

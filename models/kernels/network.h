@@ -30,12 +30,12 @@ void rms_norm(int64_t tokens, int64_t width, const S* x, const S* weight, T eps,
   }
 }
 
-// Parts of a thread's memory that stays between calls.
-template <typename S>
-S* take(std::vector<char>& room, size_t& used, int64_t count) {
-  const size_t at = used;
-  used += (count * sizeof(S) + BYTES - 1) / BYTES * BYTES;
-  return room.size() < used ? nullptr : (S*)(room.data() + at);
+// Memory of a thread that stays between calls, one for each number.
+template <typename S, int NUMBER>
+S* room_for(int64_t count) {
+  static thread_local std::vector<S> room;
+  if (int64_t(room.size()) < count) room.resize(count);
+  return room.data();
 }
 
 // x (rows, tokens, hidden) becomes what it is after the layers; states: (kept, rows, tokens,
@@ -44,17 +44,9 @@ template <typename S, typename T, typename W>
 void run(const Pass& s, S* x, S* states) {
   const int64_t tokens = s.rows * s.tokens, hidden = s.hidden, inner = s.intermediate;
   const int64_t wide = (s.heads + 2 * s.kv_heads) * s.size;
-  static thread_local std::vector<char> room;
-  S *normed = nullptr, *qkv = nullptr, *found = nullptr, *gated = nullptr;
-  T* queries = nullptr;
-  for (size_t used = 0; queries == nullptr; used = 0) {
-    normed = take<S>(room, used, tokens * hidden);
-    qkv = take<S>(room, used, tokens * wide);
-    found = take<S>(room, used, tokens * hidden);
-    gated = take<S>(room, used, tokens * inner);
-    queries = take<T>(room, used, tokens * hidden);
-    if (queries == nullptr) room.resize(used);
-  }
+  S *normed = room_for<S, 0>(tokens * hidden), *qkv = room_for<S, 1>(tokens * wide);
+  S *found = room_for<S, 2>(tokens * hidden), *gated = room_for<S, 3>(tokens * inner);
+  T* queries = room_for<T, 4>(tokens * hidden);
   const auto keep = [](S* to, int64_t outputs) {
     return [=](int64_t token, int64_t place, const Vec<T>(&sums)[2]) {
       S* out = to + token * outputs + place;

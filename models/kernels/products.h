@@ -15,7 +15,6 @@
 // WIDEN: the processor multiplies numbers of fp32 faster than pairs of bf16.
 #if defined(__AVX512BF16__) && !defined(WIDEN)
 #define PAIRS
-#include <immintrin.h>
 #endif
 
 namespace {

@@ -34,7 +34,6 @@ from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import BUNDLED_VQGAN, HUB_TOKENIZER
 from models.targets.family import Family
 from models.targets.llama import decoder_spec
-from models.targets.llamagen import given_path
 from models.targets.prompts import Prompts, Words
 from support.json_files import read_object
 
@@ -89,7 +88,7 @@ class WithVqgan(Family):
 
     def codes(self, config: dict) -> ImageVocab:
         # Of the usual VQGAN where config.json says nothing; one in Meta's files may be smaller.
-        sizes = json_config({"vq_config": config.get("vq_config") or {}}, "config.json")
+        sizes = json_config(config.get("vq_config") or {}, "config.json")
         return ImageVocab(0, min(sizes.n_embed, self.spec(config).vocab))
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
@@ -214,4 +213,4 @@ class LuminaMgpt2(Family):
         return LuminaMgpt2Words(folder)
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
-        return movqgan_files(Path(given_path(options, "vq_path")))
+        return movqgan_files(Path(options.vq_path))

@@ -26,6 +26,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from configs.downloads import failed_download
+from configs.fields import refusing
 from configs.targets import ROOT, TARGETS
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import Fit
@@ -33,7 +34,7 @@ from models.codecs.movq import MovqFiles, movq_files, movq_sizes
 from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
 from models.files.entries import filled, require_model
 from models.files.tokenizer_file import read_ranks, row_ids, tokenizer_of
-from models.files.weights import all_of, naming
+from models.files.weights import all_of
 from models.targets.family import Family
 from models.targets.llama import llama_spec
 from models.targets.prompts import Prompts, Words
@@ -161,7 +162,7 @@ class Emu3(Family):
 
     def image_files(self, folder: Path, options: TargetOptions) -> MovqFiles:
         config = read_object(folder / "config.json")
-        with naming(folder):
+        with refusing(f"{folder}: "):
             self.entries(config)  # of this family
         return movq_files(folder, config)
 

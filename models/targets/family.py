@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from configs.fields import refusing
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec, Fit
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
 from models.files.network import KeyMap, Network, fitting_config
 from models.files.tokenizer_file import load_tokenizer
-from models.files.weights import HUB_TOKENIZER, Rules, all_of, naming
+from models.files.weights import HUB_TOKENIZER, Rules, all_of
 from models.target import TargetModel
 from models.targets.llama import decoder_keys, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
@@ -92,7 +93,7 @@ class Family(ABC):
     def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
         """Return what the image tokenizer makes, without its weights."""
         sizes = self.image_files(folder, options).config
-        return ImageCodes(sizes.n_embed, sizes.grid[0], sizes.downsampling)
+        return ImageCodes(sizes.n_embed, sizes.side, sizes.downsampling)
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
         """Return the sizes in a drafter's config.json, with room for sequences of the target."""
@@ -122,7 +123,7 @@ class Family(ABC):
         network = self.network(config, prompts.vocab)
         network.fill(folder, options.dtype, options.device)
         transformer = self.finish(network.module, prompts)
-        return TargetModel(self.name, transformer, prompts, images, self.drafter)
+        return TargetModel(transformer, prompts, images, self.drafter)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         """Return what a checkpoint does with pictures and captions, without its transformer."""
@@ -166,7 +167,7 @@ class Family(ABC):
 
     def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:
         config = read_object(folder / "config.json")
-        with naming(folder):
+        with refusing(f"{folder}: "):
             return config, self.spec(config)
 
     def _parts(
@@ -180,5 +181,5 @@ class Family(ABC):
     def _prompts(
         self, words: Words, folder: Path, spec: TransformerSpec, options: TargetOptions
     ) -> Prompts:
-        with naming(folder):
+        with refusing(f"{folder}: "):
             return self.prompts(words, self.image_codes(folder, options), spec, options)

@@ -25,7 +25,7 @@ from models.files.network import KeyMap, Slot
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import HUB_TOKENIZER
 from models.targets.family import Checked, Family
-from models.targets.llama import HEAD, llama_spec
+from models.targets.llama import HEAD, llama_spec, rope_parameters
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
 from support.json_files import read_object
@@ -160,14 +160,15 @@ class GlmImage(Family):
 
     def entries(self, config: dict) -> dict:
         text = self._text(config)
-        rope = {"rope_type": "default", "rope_theta": self._rope(text).get("rope_theta") or 1e4}
+        theta = rope_parameters(text).get("rope_theta") or 1e4
+        rope = {"rope_type": "default", "rope_theta": theta}
         entries = {name: text[name] for name in _DEFAULTS if name != "vision_vocab_size"}
         return {"model_type": "glm_image", **entries, "rope_parameters": rope}
 
     def spec(self, config: dict) -> TransformerSpec:
         text = self._text(config)
         spec = llama_spec(self.entries(config), text.get("head_dim"), _POSITIONS)
-        width, rope = spec.head_dim, self._rope(text)
+        width, rope = spec.head_dim, rope_parameters(text)
         share = rope.get("partial_rotary_factor", 1.0)
         sections = rope.get("mrope_section", _SECTIONS)
         if type(share) not in (int, float) or not 0 < share <= 1:
@@ -261,12 +262,6 @@ class GlmImage(Family):
         entries = filled(text, _DEFAULTS)
         require_values(entries, _BUILT)
         return entries
-
-    def _rope(self, text: dict) -> dict:
-        rope = text.get("rope_parameters") or {}
-        if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
-            refuse_entry("rope_parameters", rope, "rope_type 'default'")
-        return rope
 
 
 def _root(folder: Path) -> Path:

@@ -20,18 +20,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from configs.fields import refusing
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
-from models.embedding import Embedding
 from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
 from models.files.network import KeyMap, Network, Slot
 from models.files.tokenizer_file import row_ids
-from models.files.weights import naming
 from models.linear import Linear
 from models.targets.family import Family
 from models.targets.llama import HEAD, LLAMA, decoder_keys, llama_spec
 from models.targets.prompts import Prompts
-from models.transformer import Transformer
+from models.transformer import Embedding, Transformer
 from support.json_files import read_object
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
@@ -152,11 +151,10 @@ def two_layers(width: int, inner: int, out: int) -> nn.Sequential:
 
 
 class JanusNetwork(nn.Module):
-    """The networks in a checkpoint folder that generate images. vocab: ids of the image codes."""
+    """The networks in a checkpoint folder that generate images."""
 
     def __init__(self, spec: TransformerSpec, config: JanusConfig):
         super().__init__()
-        self.vocab = ImageVocab(spec.vocab - config.codes, config.codes)
         self.transformer = Transformer(spec, config.codes)
         self.transformer.head = two_layers(spec.hidden, config.inner, config.codes)
         self.codes = Embedding(config.codes, config.width)
@@ -165,12 +163,6 @@ class JanusNetwork(nn.Module):
     @property
     def spec(self) -> TransformerSpec:
         return self.transformer.spec
-
-    @torch.no_grad()
-    def embed_codes(self) -> None:
-        """Enter the image codes into the transformer's embedding, once the weights are read."""
-        rows = self.transformer.embedding.weight[self.vocab.first_id :]
-        rows.copy_(self.aligner(self.codes.weight))
 
 
 def janus_keys(spec: TransformerSpec, text: int) -> KeyMap:
@@ -207,19 +199,22 @@ class JanusPro(Family):
         return janus_config(config).decoder | {"vocab_size": self.spec(config).vocab}
 
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
-        parsed = janus_config(config)
+        parsed, spec = janus_config(config), self.spec(config)
         with torch.device("meta"):
-            module = JanusNetwork(self.spec(config), parsed)
-        keys = janus_keys(module.spec, module.vocab.first_id)
+            module = JanusNetwork(spec, parsed)
+        keys = janus_keys(spec, spec.vocab - parsed.codes)
         return Network(module, keys, ignored=(parsed.codec, *_UNUSED), renames=_AUTHORS)
 
+    @torch.no_grad()
     def finish(self, network: JanusNetwork, prompts: Prompts) -> Transformer:
-        network.embed_codes()
+        """Enter the image codes into the embedding, after the text's ids."""
+        vectors = network.aligner(network.codes.weight)
+        network.transformer.embedding.weight[-len(vectors) :] = vectors
         return network.transformer
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         config = read_object(folder / "config.json")
-        with naming(folder):
+        with refusing(f"{folder}: "):
             parsed = janus_config(config)
         files = janus_vq(folder, parsed.codec, parsed.side)
         if files.config.n_embed != parsed.codes:

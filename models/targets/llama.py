@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from models.base import ImageVocab, TransformerSpec
-from models.files.entries import is_size, refuse_entry, require_values
+from models.files.entries import refuse_entry, require_size, require_values
 from models.files.network import KeyMap, Slot, block_keys
 
 HEAD = "lm_head.weight"
@@ -33,10 +33,7 @@ _BUILT = {
 def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
     """Return the sizes of a decoder with norms on queries and keys, as Chameleon has them."""
     config = {name: value for name, value in config.items() if value is not None}
-    rope = config.get("rope_parameters", {})
-    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
-        refuse_entry("rope_parameters", rope, "rope_type 'default'")
-    config.setdefault("rope_theta", rope.get("rope_theta") or 10000.0)
+    config.setdefault("rope_theta", rope_parameters(config).get("rope_theta") or 10000.0)
     _check_entries(config)
     heads = config["num_attention_heads"]
     return TransformerSpec(
@@ -53,25 +50,25 @@ def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
     )
 
 
+def rope_parameters(config: Mapping[str, object]) -> dict:
+    """Return this section of a config.json; ValueError if it scales positions."""
+    rope = config.get("rope_parameters", {})
+    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
+        refuse_entry("rope_parameters", rope, "rope_type 'default'")
+    return rope
+
+
 def _check_entries(config: Mapping[str, object]) -> None:
     """Refuse the first entry of a config.json that is missing or not allowed."""
     require_values(config, _BUILT)
-    for names, allows, allowed in (
-        ((*_SIZES, "num_key_value_heads"), is_size, "whole numbers from 1"),
-        (
-            ("max_position_embeddings",),
-            lambda value: value <= _MOST_POSITIONS,
-            f"whole numbers up to {_MOST_POSITIONS}",
-        ),
-        (
-            ("rms_norm_eps", "rope_theta", "rope_base"),
-            lambda value: type(value) in (int, float) and 0 < value < math.inf,
-            "numbers above 0",
-        ),
-    ):
-        for name in names:
-            if name in config and not allows(config[name]):
-                refuse_entry(name, config[name], allowed)
+    for name in (*_SIZES, "num_key_value_heads"):
+        require_size(name, config.get(name, 1))
+    if (positions := config.get("max_position_embeddings", 1)) > _MOST_POSITIONS:
+        refuse_entry("max_position_embeddings", positions, f"whole numbers up to {_MOST_POSITIONS}")
+    for name in ("rms_norm_eps", "rope_theta", "rope_base"):
+        value = config.get(name, 1)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            refuse_entry(name, value, "numbers above 0")
     if missing := [name for name in _SIZES if name not in config]:
         kind = config.get("model_type")
         raise ValueError(f"config.json lacks the entry {missing[0]!r}; its model_type is {kind!r}")
@@ -94,14 +91,14 @@ def llama_spec(
     # files of older transformers name the kind of scaling even where nothing is scaled
     if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "default":
         entries = {name: value for name, value in entries.items() if name != "rope_scaling"}
-    spec = replace(decoder_spec(entries), qk_norm=False, swin_norm=False)
-    spec = replace(spec, max_positions=min(spec.max_positions, positions))
+    spec = decoder_spec(entries)
     if width is None and entries.get("head_dim") not in (None, spec.head_dim):
         allowed = f"{spec.head_dim}, hidden_size / num_attention_heads"
         refuse_entry("head_dim", entries["head_dim"], allowed)
     if width is not None and (type(width) is not int or width < 2 or width % 2):
         refuse_entry("head_dim", width, "even whole numbers from 2")
-    return replace(spec, head_width=width)
+    positions = min(spec.max_positions, positions)
+    return replace(spec, qk_norm=False, swin_norm=False, max_positions=positions, head_width=width)
 
 
 def decoder_keys(

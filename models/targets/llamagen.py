@@ -190,22 +190,20 @@ class LlamaGen(Family):
         config, spec = self._config(folder)
         home = _text_home(options)
         text = TextEncoder.load(home, spec.image_rope.condition, options.device)
-        refuse_other(_TEXT, home, text.width, folder, config, "caption_dim")
+        refuse_other(_TEXT, home, text.model.config.d_model, folder, config, "caption_dim")
         return text
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         # the weights do not tell the image's side, config.json does
         config, spec = self._config(folder)
-        path = given_path(options, _VQ)
-        files = llamagen_vq(Path(path), spec.image_rope.side)
-        refuse_other(_VQ, path, files.config.n_embed, folder, config, "vocab_size")
+        files = llamagen_vq(Path(options.vq_path), spec.image_rope.side)
+        refuse_other(_VQ, options.vq_path, files.config.n_embed, folder, config, "vocab_size")
         return files
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
-        config, spec = self._config(folder)
-        images, slots = self.images(folder, options), spec.image_rope.condition
-        grid = ImageGrid(*images.grid)
-        return Codec(images, grid, images.config.n_embed, lambda text: slots, self.fit)
+        images, rope = self.images(folder, options), self._config(folder)[1].image_rope
+        grid = ImageGrid(rope.side, rope.side)
+        return Codec(images, grid, images.config.n_embed, lambda text: rope.condition, self.fit)
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         """Return the latents of the image codes, (codes, width), fp32, as they are stored."""
@@ -238,14 +236,7 @@ class LlamaGen(Family):
 
 
 def _text_home(options: TargetOptions) -> Path:
-    return checkpoint_folder(given_path(options, _TEXT), f"--{_TEXT}", options.download)
-
-
-def given_path(options: TargetOptions, flag: str) -> str:
-    """Return the value of a flag that a model needs; ValueError if it is not given."""
-    if getattr(options, flag) is None:
-        raise ValueError(f"--{flag}: missing; the model needs it")
-    return getattr(options, flag)
+    return checkpoint_folder(options.text_encoder_path, f"--{_TEXT}", options.download)
 
 
 def refuse_other(

@@ -75,7 +75,13 @@ class Prompts:
         self.words, self.codes, self.options = words, codes, options
         self.vocab = self.image_vocab(spec)
         self.grid = self.image_grid()
-        self.room = room_for_prompts(spec, self.grid)
+        needed = self.grid.slots(self.grid.tokens)
+        self.room = spec.max_positions - needed
+        if self.room < 1:
+            raise ValueError(
+                f"config.json: max_position_embeddings is {spec.max_positions}; "
+                f"an image of {self.grid.rows} x {self.grid.columns} tokens takes {needed}"
+            )
 
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
         """Return the ids of the image codes; ValueError unless all parts have as many."""
@@ -162,14 +168,3 @@ class Prompts:
 
     def place(self, device: torch.device) -> None:
         """Move networks that make prompts to a device."""
-
-
-def room_for_prompts(spec: TransformerSpec, grid: ImageGrid) -> int:
-    """Return the positions that an image leaves for its prompt; ValueError if it leaves none."""
-    needed = grid.slots(grid.tokens)
-    if spec.max_positions <= needed:
-        raise ValueError(
-            f"config.json: max_position_embeddings is {spec.max_positions}; "
-            f"an image of {grid.rows} x {grid.columns} tokens takes {needed}"
-        )
-    return spec.max_positions - needed

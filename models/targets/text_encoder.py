@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from configs.downloads import damage
-from configs.fields import mismatch
+from configs.fields import mismatch, refusing
 from models.files.entries import library_errors
 from models.files.network import Network, Slot
-from models.files.weights import T5_TOKENIZERS, folder_shapes, naming
+from models.files.weights import T5_TOKENIZERS, folder_shapes
 from models.targets.captions import clean_caption
 from support.json_files import read_object
 
@@ -32,14 +32,10 @@ class TextEncoder:
     def load(cls, folder: Path, length: int, device: torch.device) -> "TextEncoder":
         """Read a folder in bf16, whatever the target's type; errors as of `encoder_network`."""
         network, tokenizer = encoder_network(folder), load_tokenizer(folder)
-        with naming(_FLAG):
+        with refusing(f"{_FLAG}: "):
             network.fill(folder, torch.bfloat16, device)
         network.module.tie_weights()  # memory of its own was made for both uses of the embedding
         return cls(tokenizer, network.module, length)
-
-    @property
-    def width(self) -> int:
-        return self.model.config.d_model
 
     @torch.inference_mode()
     def __call__(self, text: str) -> Tensor:
@@ -61,7 +57,7 @@ def encoder_network(folder: Path) -> Network:
     """Return the encoder of a folder, whose weights are not read yet."""
     from transformers import T5Config, T5EncoderModel
 
-    with naming(_FLAG):
+    with refusing(f"{_FLAG}: "):
         path = folder / "config.json"
         config, shapes = read_object(path), folder_shapes(folder)
         if (kind := config.get("model_type")) != T5Config.model_type:

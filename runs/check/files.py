@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from configs.fields import one_of
+from configs.fields import one_of, refusing
 from configs.method_table import METHODS
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
@@ -25,7 +25,7 @@ from models.codecs.peak import META_DEVICE
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
-from models.files.weights import TensorInfo, listed_files, naming, placed_keys, read_header
+from models.files.weights import TensorInfo, listed_files, placed_keys, read_header
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked
 from runs.check.memory import cache_bytes, memory_of
@@ -152,7 +152,7 @@ class Examination:
                 text = "not compared: the target's cannot be used"
                 self._add(files.part, "config.json", text, NOTE)
                 return
-            with naming(files.folder):
+            with refusing(f"{files.folder}: "):
                 spec = spec_of(config)
                 if faults := size_faults(config, files.shapes, files.unread):
                     raise ValueError(f"config.json: {'; '.join(faults)}")

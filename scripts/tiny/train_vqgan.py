@@ -271,7 +271,8 @@ class DecoderRun(CodecRun):
 
     def draw(self, codes: np.ndarray) -> Tensor:
         """Return images (n, 3, h, w), about -1 to 1, for codes (n, tokens)."""
-        squares = torch.from_numpy(codes.astype(np.int64)).unflatten(1, self.tokenizer.grid)
+        side = self.tokenizer.config.side
+        squares = torch.from_numpy(codes.astype(np.int64)).unflatten(1, (side, side))
         latents = self.tokenizer.codebook[squares.to(self.device)].permute(0, 3, 1, 2)
         with fast_autocast(self.device):
             return self.module(latents.contiguous(memory_format=torch.channels_last)).float()

@@ -81,7 +81,7 @@ def check(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ..
 @pytest.fixture
 def passes(monkeypatch) -> list:
     ran: list[bool] = []
-    for name, by_kernels in (("_call", True), ("run_by_torch", False)):
+    for name, by_kernels in (("kernels_of", True), ("run_by_torch", False)):
         function = getattr(fused, name)
         monkeypatch.setattr(
             fused, name, lambda *a, f=function, k=by_kernels: ran.append(k) or f(*a)
@@ -121,7 +121,7 @@ def built_for(monkeypatch) -> Iterator[Callable[[str], None]]:
 def test_so_do_kernels_for_older_processors(capability, width, built_for, passes) -> None:
     """Vectors of any width: a machine with AVX-512 would hide mistakes in the narrower ones."""
     built_for(capability)
-    assert native.vector_bytes() == width
+    assert native.lanes(torch.float32) == width // 4
     for dtype in NEAR:
         for change in ("as they are", "shared keys", "swin norm", "by row and column"):
             model = model_of(replace(SPEC, **SIZES[change]), dtype)

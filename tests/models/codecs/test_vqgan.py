@@ -42,7 +42,7 @@ def test_export_and_load_give_the_same_pixels_and_codes(kind, tokenizer, tmp_pat
         torch.save({"state_dict": state, "epoch": 3}, tmp_path / "vqgan.ckpt")
     loaded = load_vqgan(tmp_path)
     codes = tokenizer.encode(_images(3))
-    assert loaded.config == SMALL and loaded.grid == (8, 8)
+    assert loaded.config == SMALL and loaded.config.side == 8
     assert torch.equal(loaded.encode(_images(3)), codes)
     assert torch.equal(loaded.decode(codes), tokenizer.decode(codes))
 

@@ -122,7 +122,7 @@ OLD |= {"double_z": OLD.pop("double_latent"), "out_ch": 3, "attn_resolutions": [
     ids=["new names", "old names", "both", "defaults"],
 )
 def test_published_vq_configs(given) -> None:
-    assert json_config({"vq_config": given}, "config.json") == VqganConfig(
+    assert json_config(given, "config.json") == VqganConfig(
         128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512
     )
 
@@ -139,4 +139,4 @@ def test_published_vq_configs(given) -> None:
 )
 def test_vq_configs_that_cannot_be_used(given, words) -> None:
     with pytest.raises(ValueError, match=f"config.json: {words}"):
-        json_config({"vq_config": given}, "config.json")
+        json_config(given, "config.json")
