@@ -6,9 +6,10 @@ pipe = Pipeline.from_pretrained("tiny", method="adt")
 pipe("a large red circle on a plain blue background").images[0].save("red.png")
 """
 
-from adt_tree.output import Draft, ImageOutput, ImageStats, MethodTable, StreamStep
+from adt_tree.output import ImageOutput, ImageStats, MethodTable
 from adt_tree.pipeline import Pipeline
 from adt_tree.sources import StepCallback
+from adt_tree.stream import Draft, StreamStep
 from configs.acceptance import Acceptance
 from configs.fields import SettingsError
 from configs.method_table import MethodTraits

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
-from adt_tree.output import ImageOutput, ImageStats, MethodTable, StreamStep
+from adt_tree.output import ImageOutput, ImageStats, MethodTable
 from adt_tree.sources import (
     ALIASES,
     SETTINGS,
@@ -27,18 +27,17 @@ from adt_tree.sources import (
     with_options,
     with_tuned,
 )
+from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
 from configs.command_line import METHOD_FLAGS, TUNED, listed_method, run_values_of
 from configs.fields import Values, flags_in, mismatch, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
-from decoding.images import ImageState
-from decoding.round import RoundResult
 from eval.bench.benchmark import Bench
 from eval.bench.table import table
 from runs.commands import decodable, engine_settings
-from runs.drawing import Drawn, DrawnStep, image_jobs
+from runs.drawing import Drawn, image_jobs
 from runs.measure import BASELINE
 from runs.places import lacks_drafter
 from support.devices import pick_device
@@ -228,15 +227,10 @@ class Pipeline:
         with python_names():
             if not isinstance(plain(prompt), str):
                 refuse("prompt", prompt, "one text")
-            call, paint = call_settings(seed=seed), self.weights.paint
+            call = call_settings(seed=seed)
             settings = with_options(self.settings, options, ["seed"])
             jobs = image_jobs(call_items(self.weights.target, prompt, 1), call.seed)
-            seen: list[StreamStep] = []  # the latest round
-
-            def watch(states: Sequence[ImageState], result: RoundResult) -> None:
-                seen.append(StreamStep.of(states[0], result, paint))
-
-            return _stream(self.weights.draw(settings, jobs, watch), seen)
+            return streamed(self.weights, settings, jobs)
 
     def compare(
         self,
@@ -305,12 +299,3 @@ class Pipeline:
 
     def _shows(self, options: Mapping[str, Any]) -> bool:
         return options.get("progress_bar", not self._bar.get("disable"))
-
-
-def _stream(steps: Iterator[DrawnStep], seen: list[StreamStep]) -> Iterator[StreamStep]:
-    for step in steps:
-        shown = seen.pop()
-        for drawn in step.finished:  # its picture is there, and a painter may have taken long
-            picture = Image.fromarray(drawn.pixels)
-            shown = replace(shown, paint=lambda _, picture=picture: picture)
-        yield shown

@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 from PIL import Image
 
-from adt_tree.output import StreamStep
 from adt_tree.pipeline import Pipeline
+from adt_tree.stream import StreamStep
 from configs.fields import mismatch
 from configs.method_table import METHODS
 
