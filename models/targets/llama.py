@@ -52,7 +52,8 @@ def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
 
 def rope_parameters(config: Mapping[str, object]) -> dict:
     """Return this section of a config.json; ValueError if it scales positions."""
-    rope = config.get("rope_parameters", {})
+    rope = config.get("rope_parameters")
+    rope = {} if rope is None else rope
     if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
         refuse_entry("rope_parameters", rope, "rope_type 'default'")
     return rope
