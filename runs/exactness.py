@@ -64,9 +64,7 @@ def gap(
     position = len(codes) - 1
     tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)
     # The images are equal up to `position`, so one pass gives the logits of both tokens.
-    prompt = target.prompt(image.job.prompt, distribution.guidance)
-    rows = target_rows(target, prompt, image.codes[None])
-    logits = target.score(rows.features[:, [rows.prompt + target.grid.slots(position) - 1]])
+    logits = uncached_logits(target, distribution.guidance, image, position)
     noise = gumbel(
         image.job.seed, "target", torch.tensor([position], device=target.device), logits.shape[-1]
     )[0]
@@ -98,3 +96,11 @@ def _cut_distance(distribution: SamplingDistribution, scores: Tensor, tokens: Te
         before = mass.cumsum(-1) - mass
         distances.append((before[index.argsort()[tokens]] - p).abs())
     return torch.cat(distances)
+
+
+def uncached_logits(
+    target: TargetModel, guidance: int, image: FinishedImage, position: int
+) -> Tensor:
+    """Return the logits (guidance, 1, vocab) of an image's token, by one pass over all of it."""
+    rows = target_rows(target, target.prompt(image.job.prompt, guidance), image.codes[None])
+    return target.score(rows.features[:, [rows.prompt + target.grid.slots(position) - 1]])

@@ -28,7 +28,7 @@ from decoding.images import FinishedImage, Job
 from decoding.noise import gumbel
 from drafters.training.shards import Tokens
 from models.target import TargetModel
-from runs.exactness import _logits
+from runs.exactness import uncached_logits
 from runs.session import Session, open_session
 
 PROMPTS = ("a cat", "two blue dogs", "A red cat")
@@ -125,7 +125,7 @@ def assert_chosen(engine: Engine, image: FinishedImage) -> None:
     """Every code is chosen by the logits of an uncached pass, by which near-ties are judged."""
     law, noise = engine.distribution, 0.0
     for position, code in enumerate(image.codes):
-        log_p = law(_logits(engine.target, law, image, position))[0]
+        log_p = law(uncached_logits(engine.target, law.guidance, image, position))[0]
         if not law.greedy:
             numbers = torch.tensor([position]), engine.target.vocab.size
             noise = gumbel(image.job.seed, "target", *numbers)
