@@ -1,4 +1,4 @@
-"""What a pipeline returns: images and their figures, rounds of a stream, tables of methods."""
+"""What a pipeline returns: images and their figures, tables of methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

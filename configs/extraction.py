@@ -4,7 +4,7 @@ import os
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from configs.fields import Settings, flags_in, missing, part, refuse, setting
+from configs.fields import Settings, flags_in, in_checkout, missing, part, refuse, setting
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
@@ -89,4 +89,5 @@ class ExtractionSettings(Settings, group="Tokens"):
 
 
 def _judged(prompt: str) -> bool:
-    return prompt in JUDGED or Path(os.path.realpath(os.path.expanduser(prompt))) in JUDGED_FILES
+    path = in_checkout(os.path.expanduser(prompt))
+    return prompt in JUDGED or Path(os.path.realpath(path)) in JUDGED_FILES

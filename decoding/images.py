@@ -51,7 +51,7 @@ class Speculation:
 
 @dataclass(frozen=True)
 class RoundStats:
-    """A round of one image, a line of rounds.jsonl."""
+    """A round of one image; these are the entries of a line of trace.jsonl."""
 
     id: str
     round: int

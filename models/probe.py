@@ -61,6 +61,8 @@ def gains(dtype: torch.dtype, stored: torch.dtype) -> dict[int, float]:
         finally:
             torch.set_num_threads(threads)
         kept = _read() | {name: measured}
+        # the library may be loaded already while another cache folder is set
+        _path().parent.mkdir(parents=True, exist_ok=True)
         replace_file(_path(), encode_json(kept))
     return {int(width): gain for width, gain in kept[name].items()}
 

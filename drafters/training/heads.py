@@ -77,7 +77,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
     if settings.start_from is None:
         spec = replace(target.drafter_spec(config), target_layers=layers)
         with target.device:
-            head = KINDS[settings.drafter].network(spec, True)
+            head = KINDS[settings.drafter].network(spec, config["bias"])
         _initialise(head, settings.seed)
     else:
         head = load_drafter(settings.start_from, target, torch.float32)
@@ -119,7 +119,7 @@ def _initialise(head: nn.Module, seed: int) -> None:
         # norms begin at 1 and `states` at 0, and the embedding becomes the target's
         if parameter.ndim > 1 and not any(kept in name for kept in ("norm", "embedding", "states")):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
-    head.fc.bias.zero_()
+    head.fc.bias.zero_()  # which `head_config` gives every new head
 
 
 def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, scale: float) -> None:

@@ -59,7 +59,7 @@ class Bench:
     def rows(
         self, methods: Sequence[MethodSettings], repeats: int, warmup: int, progress: Progress
     ) -> list[Row]:
-        """Measure methods, as above; returns a row per method.
+        """Measure methods, which take turns image by image; returns a row per method.
 
         methods: BASELINE among them. warmup: images per method decoded first and not counted.
         """

@@ -160,7 +160,7 @@ class Trials:
     def keep(self, **values: object) -> None:
         append_lines(self.path, [{"id": self.key} | values])
 
-    def add(self, method: MethodSettings, turn: int, jobs: list[Job], measure: Measure) -> None:
+    def add(self, method: MethodSettings, turn: int, jobs: list[Job], make: Measure) -> None:
         """Take over an earlier command's measurement, or make a new one and keep it."""
         name = self.name(method)
         one = self.earlier.get((name, turn))
@@ -168,7 +168,7 @@ class Trials:
         if one is not None and [image.job for image in one.images] == jobs:
             self.replayed += sum(image.seconds for image in one.images)
         else:
-            one = measure(method, jobs)
+            one = make(method, jobs)
             self.keep(method=name, turn=turn, **_line(one))
         self.measured[method, turn] = one
 

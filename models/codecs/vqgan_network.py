@@ -127,7 +127,7 @@ class Encoder(nn.Module):
             attends = coarsest and config.coarse_attention
             level = Level(channels, out, blocks, attends, norm)
             if not coarsest:
-                # one more row and column to the right and below only
+                # one row and column more, to the right and below; `conv` is a part of public keys
                 convolution = nn.Conv2d(out, out, 3, stride=2)
                 parts = {"pad": nn.ZeroPad2d((0, 1, 0, 1)), "conv": convolution}
                 level.downsample = nn.Sequential(OrderedDict(parts))

@@ -100,9 +100,18 @@ class Checkpoint:
         """The codes of the known pictures, (pictures, tokens)."""
         return self._codec.images.encode(self.pictures)
 
+    @property
+    def guided(self) -> Tensor:
+        """The total variation that guidance makes at every token of the known pictures."""
+        return self._scores[0]
+
+    @property
+    def order(self) -> Tensor:
+        """The `order_rates` of the known pictures."""
+        return self._scores[1]
+
     @cached_property
-    def scores(self) -> tuple[Tensor, Tensor]:
-        """What the target predicts while it reads the known pictures; see `_score`."""
+    def _scores(self) -> tuple[Tensor, Tensor]:
         guided, order = zip(*map(self._score, self.captions, self.codes), strict=True)
         return torch.cat(guided), torch.cat(order)
 
@@ -203,7 +212,7 @@ def check_guidance(checkpoint: Checkpoint) -> Finding:
     sampling = checkpoint.settings.sampling
     if sampling.guidance == 1:
         return skipped("--cfg 1: no guidance")
-    apart = checkpoint.scores[0].mean().item()
+    apart = checkpoint.guided.mean().item()
     return judged(
         apart > LEAST_GUIDANCE,
         f"scale {sampling.cfg:g} moves the distributions by {apart:.3f} (total variation; at least "
@@ -240,7 +249,7 @@ def _psnr(pictures: Tensor, others: Tensor) -> float:
 
 def check_codes(checkpoint: Checkpoint) -> Finding:
     """Check that the target expects the known pictures' codes where they are."""
-    rates = checkpoint.scores[1]
+    rates = checkpoint.order
     if len(rates) < 2:
         return skipped("the pictures are too small: fewer than three different codes")
     rate, error = rates.mean().item(), (rates.std() / len(rates) ** 0.5).item()

@@ -1,4 +1,7 @@
-"""Train a network of the tiny model: `scripts.tiny.train --network vqgan --minutes 27`."""
+"""Train a network of the tiny model.
+
+`python -m scripts.tiny.train --network vqgan --minutes 27`
+"""
 
 from pathlib import Path
 

@@ -44,8 +44,8 @@ class TrainingRun(ABC):
         self.crew = launched(self.device)
         if batch_size % self.crew.count:
             raise ValueError(
-                f"PROCESSES: expected a divisor of the {batch_size} images of a step, "
-                f"got {self.crew.count}"
+                f"PROCESSES (of torchrun): expected a divisor of the {batch_size} images of a "
+                f"step, got {self.crew.count}"
             )
         self.share = slice(self.crew.rank, None, self.crew.count)  # of a batch: this process's
         self.step, self.seconds = 0, 0.0

@@ -50,10 +50,11 @@ def test_recipes_serve_both(tmp_path, read):
 
 
 @pytest.mark.parametrize("file", JUDGED_FILES, ids=lambda path: path.stem)
-def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, file):
+def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, monkeypatch, file):
+    monkeypatch.chdir(tmp_path)  # where the checkout's files are found as well
     link = tmp_path / "mine.txt"
     link.symlink_to(file)
-    for path in (file, link):
+    for path in (file, link, file.relative_to(ROOT)):
         with pytest.raises(SettingsError, match="--prompt: .* models are judged by"):
             read(*OWN, f"--prompt={path}")
 

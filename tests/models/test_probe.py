@@ -18,7 +18,6 @@ def empty(tmp_path, monkeypatch) -> None:
     """Nothing was measured yet; the library is there."""
     kernels()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    probe._path().parent.mkdir()
     gains.cache_clear()
     yield
     gains.cache_clear()
@@ -35,6 +34,7 @@ def test_a_machine_is_measured_once_for_every_type(monkeypatch) -> None:
 
 def test_a_damaged_file_is_measured_again(monkeypatch) -> None:
     monkeypatch.setattr(probe, "_gain", lambda *_: 2.0)
+    probe._path().parent.mkdir()
     probe._path().write_text("{")
     assert gains(torch.float64, torch.float64) == {256: 4.0, 1024: 4.0}
     assert '"fp64"' in probe._path().read_text()

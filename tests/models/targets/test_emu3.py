@@ -1,10 +1,44 @@
-"""Emu3 against transformers' class: pixels and codes."""
+"""Emu3 against transformers' class: a whole image by its guidance, pixels and codes."""
 
 import torch
 from fakes import with_row_ends
+from families import greedy
+from torch import Tensor
 
 ROWS, COLUMNS = 4, 5
+TEXT = "A red cat"
 LAYOUTS = ("emu3", "emu3 of today")
+
+
+def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
+    """Rows and the image's end are forced there by the processor's own constraint."""
+    target = session.target
+    rows, words = target.prompt(TEXT, 2), target.prompts.words
+    first, begin = target.vocab.first_id, rows.ids.shape[1] - int(rows.starts[0])
+    codes = list(range(first, first + target.vocab.size))
+
+    def allowed(batch: int, ids: Tensor) -> list[int]:
+        number = len(ids) - begin + 1
+        last = (COLUMNS + 1) * ROWS
+        ends = {last + 1: "<|extra_201|>", last + 2: "<|image end|>", last + 3: "<|extra_204|>"}
+        if number in ends:
+            return [words[ends[number]]]
+        return [words["<|extra_200|>"]] if number % (COLUMNS + 1) == 0 else codes
+
+    expected = theirs.generate(
+        rows.ids[:1, int(rows.starts[0]) :],
+        attention_mask=torch.ones(1, begin, dtype=torch.long),
+        negative_prompt_ids=rows.ids[1:],
+        negative_prompt_attention_mask=torch.ones_like(rows.ids[1:]),
+        guidance_scale=3.0,
+        prefix_allowed_tokens_fn=allowed,
+        do_sample=False,
+        max_new_tokens=(COLUMNS + 1) * ROWS + 3,
+    )[:, begin:]
+    found = greedy(session)
+    grid = expected[0, :-3].view(ROWS, COLUMNS + 1)
+    assert (grid[:, -1] == words["<|extra_200|>"]).all()
+    assert found.tolist() == (grid[:, :-1] - first).flatten().tolist()
 
 
 def test_pixels_of_codes(session, theirs) -> None:
