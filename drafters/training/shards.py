@@ -162,9 +162,14 @@ def shard_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob(SHARDS))
 
 
+def skipped_paths(folder: Path) -> list[Path]:
+    """Return the lists of what was left out, one per process."""
+    return sorted(folder.glob("skipped*.jsonl"))
+
+
 def read_skipped(folder: Path) -> list[Line]:
     """Return id and reason of what was left out, by all processes."""
-    return [entry for path in sorted(folder.glob("skipped*.jsonl")) for entry in read_lines(path)]
+    return [entry for path in skipped_paths(folder) for entry in read_lines(path)]
 
 
 def read_about(folder: Path) -> Line:
@@ -268,7 +273,7 @@ class ShardWriter:
         """Write about.json into a new folder; refuse one with tokens of other settings."""
         path = self.folder / "about.json"
         there = read_about(self.folder) if path.exists() else None  # another program's stays
-        if not (shard_paths(self.folder) or read_skipped(self.folder)):
+        if not (shard_paths(self.folder) or skipped_paths(self.folder)):
             replace_file(path, encode_json(about, indent=2))
             return
         if there is None:
@@ -283,7 +288,9 @@ class ShardWriter:
             raise mismatch(str(self.folder), got, "tokens with the same settings", advice)
 
     def add(self, example: Example) -> None:
-        """Keep an example, whose id is not done yet."""
+        """Keep an example; a ValueError for an id that is done already."""
+        if example.id in self.done:
+            raise ValueError(f"{self.folder}: the id {example.id!r} is there already")
         self.done.add(example.id)
         self._examples.append(example)
         whole = len(self._examples) == self.size

@@ -94,6 +94,10 @@ def test_an_unfinished_shard_is_written_now_and_then(tmp_path, monkeypatch):
 
 def test_an_id_stands_once(tmp_path):
     fill(tmp_path, range(3))
+    writer = ShardWriter(tmp_path, ABOUT)
+    with pytest.raises(ValueError, match="the id '001' is there already"):
+        writer.add(example(1))
+    writer.close()
     names = (f"tokens-{rank}-00000.safetensors" for rank in (0, 1))
     shutil.copy(*(tmp_path / name for name in names))
     with pytest.raises(ValueError, match=r"tokens-1-00000.*'000' is in tokens-0-00000"):
