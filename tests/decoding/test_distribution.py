@@ -76,9 +76,9 @@ def test_the_distribution_to_compare_with_is_worth_comparing(p) -> None:
     assert 0.02 < float(p.max()) < 0.5 and int((p * SEEDS >= 5).sum()) > 20
 
 
-PLAIN = MethodSettings("ar")
-# The exact rule repeats plain decoding's tokens (test_engine.py).
 METHODS = {
+    "ranked by q": MethodSettings("eagle2", proposal="topk", depth=2, width=2, nodes=4),
+    "coupled": MethodSettings("adt", nodes=3),
     "rejection": MethodSettings("adt", proposal="sampled", nodes=3, verifier="rejection"),
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=2, guess="left"),
     "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=2),
@@ -97,7 +97,7 @@ def test_images_have_the_targets_distribution(name, sampled, p, monkeypatch) -> 
 
 def test_plain_decoding_has_the_targets_distribution(sampled, p) -> None:
     """And not the product of the same margins: the test sees dependence between positions."""
-    counts = sampled(PLAIN)
+    counts = sampled(MethodSettings("ar"))
     assert p_value(counts, p) > 1e-4
     joint = p.view(CODES, CODES, CODES)
     margins = torch.einsum("i,j,k->ijk", joint.sum((1, 2)), joint.sum((0, 2)), joint.sum((0, 1)))
@@ -106,7 +106,7 @@ def test_plain_decoding_has_the_targets_distribution(sampled, p) -> None:
 
 def test_truncated_distributions_too(sampled, session) -> None:
     distribution = SamplingDistribution(temperature=1.3, top_k=3, top_p=0.9, cfg=2.0)
-    counts = sampled(PLAIN, distribution)
+    counts = sampled(METHODS["coupled"], distribution)
     assert p_value(counts, enumerated(session.target, distribution)) > 1e-4
 
 
@@ -116,10 +116,10 @@ def test_one_noise_row_for_all_positions_is_found_out(sampled, p, monkeypatch) -
 
     original = noise.gumbel
     monkeypatch.setattr("decoding.positional_noise.gumbel", reused)
-    assert p_value(sampled(PLAIN), p) < 1e-8
+    assert p_value(sampled(METHODS["coupled"]), p) < 1e-8
 
 
 def test_a_biased_temperature_is_found_out(sampled, p) -> None:
     # few images show a greater bias only
     biased = SamplingDistribution(temperature=1.2 if ALL else 1.5, cfg=2.0)
-    assert p_value(sampled(PLAIN, biased), p) < 1e-8
+    assert p_value(sampled(METHODS["coupled"], biased), p) < 1e-8

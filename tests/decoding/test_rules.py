@@ -53,6 +53,7 @@ RELAXED = {
     ),
 }
 METHODS = LOSSLESS | RELAXED | {"plain": MethodSettings("ar")}
+METHODS |= {"exact, drawn": MethodSettings("adt", proposal="sampled")}
 Made = Callable[[str, SamplingDistribution, int], dict[str, list[int]]]
 
 
@@ -80,6 +81,12 @@ def test_images_do_not_depend_on_their_batch(name, distribution, made) -> None:
 @pytest.mark.parametrize("name", [*LOSSLESS, "gsd", "path_explore", "path_relax"])
 def test_temperature_0_is_plain_decoding(name, made) -> None:
     assert made(name, GREEDY, 3) == made("plain", GREEDY, 1)
+
+
+def test_drawn_children_leave_the_exact_rule_exact(made) -> None:
+    plain = made("plain", WARM, 1)
+    assert made("exact, drawn", WARM, 3) == plain
+    assert made("rejection", WARM, 3) != plain  # the same distribution, other images
 
 
 @pytest.mark.parametrize("rule", [Sampled(), Traversal()], ids=["sampled", "traversal"])

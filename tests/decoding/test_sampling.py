@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from fakes import finished
+from fakes import codes, finished
 from torch import Tensor
 from transformers import ChameleonForConditionalGeneration, ChameleonModel
 
 from configs.schema import MethodSettings, SamplingSettings
 from decoding.images import Job
+from decoding.noise import stream_key, uniform
 from decoding.sampling import SamplingDistribution, choose
 from scripts.tools.compare_transformers import transformers_decode
 
@@ -96,3 +97,26 @@ def test_same_tokens_as_our_baseline(sampling, session, theirs) -> None:
         expected = transformers_decode(theirs, session.target, job, engine.distribution)
         assert torch.equal(expected, ours[job.id].codes)
         assert len(expected.unique()) > 1
+
+
+def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
+    """Guidance, temperature, top-k and Gumbel-max by hand, one unpadded row at a time."""
+    temperature, top_k, cfg, job = 0.8, 7, 2.5, JOBS[0]
+    sampling = SamplingSettings(temperature=temperature, top_k=top_k, cfg=cfg)
+    engine = session.open_engine(MethodSettings("ar"), sampling)
+    target, first = session.target, session.target.vocab.first_id
+    prompt = target.prompt(job.prompt, 2)
+    starts = prompt.starts.tolist()
+    rows = [ids[start:].tolist() for ids, start in zip(prompt.ids, starts, strict=True)]
+    for position, code in enumerate(codes(engine, [job])[job.id]):
+        with torch.no_grad():
+            read = [theirs(input_ids=torch.tensor([row]), use_cache=False) for row in rows]
+        c, u = (target.score(one.last_hidden_state)[0, -1] for one in read)
+        scores = (u + cfg * (c - u)) / temperature
+        kept = scores.sort(descending=True).indices[:top_k]
+        p = scores[kept].exp() / scores[kept].exp().sum()
+        key = stream_key(job.seed, "target")
+        noise = -(-uniform(key, torch.tensor([position]), target.vocab.size)[0, kept].log()).log()
+        assert int(kept[(p.log() + noise).argmax()]) == code
+        for row in rows:
+            row.append(code + first)
