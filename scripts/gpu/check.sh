@@ -34,7 +34,7 @@ if [ "$device" = cpu ]; then
   small=1 skipped="No GPU: skipped CUDA graphs, kernel launches, the host's share, waits, GPU memory and the size of 7B."
 fi
 methods=ar,jacobi,recall,eagle2:proposal=topk,adt,configs/paper/adt.yaml,configs/paper/lantern.yaml,configs/fast/n58.yaml,configs/fast/block58.yaml
-tokens=() checkpoint=() rounds=() batches="1 8" images=16
+tokens=() checkpoint=() rounds=() batches="1 8" images=8
 predicted=(--measured "$OUT/rounds.jsonl")
 if [ "$small" ]; then
   methods=ar,jacobi paper=configs/paper/eagle2.yaml,configs/paper/adt.yaml

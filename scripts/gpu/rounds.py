@@ -30,7 +30,7 @@ from configs.targets import ROOT
 from decoding.engine import StepStats
 from decoding.images import Job
 from scripts.gpu.record import Figures, Record
-from scripts.gpu.tokens import modes_of, open_once, short
+from scripts.gpu.tokens import open_once, short, ways_of
 from support.devices import pick_device
 from support.script import run_script
 
@@ -38,7 +38,7 @@ _RECIPES = ("paper/eagle2", "paper/adt", "paper/lantern", "fast/n58", "fast/bloc
 # Windows of drafts are passes over so many tokens with next to nothing around them.
 METHODS = (
     "ar",
-    *(f"jacobi:window={tokens - 1}" for tokens in (8, 16, 32, 64, 128)),
+    *(f"jacobi:window={tokens - 1}" for tokens in (16, 64, 128)),
     "recall",
     *(f"{ROOT}/configs/{name}.yaml" for name in _RECIPES),
 )
@@ -55,8 +55,8 @@ def time_rounds(
     output: str,
     model_path: str,
     device: str = "auto",
-    batches: str = "1,4,8",
-    rounds: int = 40,
+    batches: str = "1,8",
+    rounds: int = 24,
     methods: str = ",".join(METHODS),
 ) -> None:
     """Measure and print a table: milliseconds per round, and where they go.
@@ -65,7 +65,7 @@ def time_rounds(
         output: file of the figures, which the same command continues.
         model_path: a folder of scripts.tools.random_checkpoint.
         device: auto, cpu, cuda or cuda:N.
-        batches: images at once, by commas.
+        batches: images at once, by commas; with other values of --compile only the first.
         rounds: how many are timed.
         methods: as in `benchmark --methods`.
     """
@@ -85,11 +85,11 @@ def time_rounds(
         prompt = ("a red fox in the snow, " * 100)[: session.target.grid.tokens // 2]
         return partial(engine.generate, [Job(str(n), prompt, n) for n in range(images)])
 
-    sizes = map(int, batches.split(","))
-    # --compile is outermost, since each mode loads the weights again.
+    sizes = [int(size) for size in batches.split(",")]
     cells = {
         f"{short(entry)}, batch {images}, --compile {mode}": partial(opened, mode, images, entry)
-        for mode, images, entry in product(modes_of(where), sizes, methods.split(","))
+        for images, (mode, entry) in product(sizes, ways_of(where, methods))
+        if mode == "auto" or images == sizes[0]
     }
     for name, cell in cells.items():
         record.measure(name, partial(measure_rounds, cell, rounds, where))

@@ -102,6 +102,16 @@ def test_wrong_images_end_with_an_error(checkpoint, tmp_path, monkeypatch, capsy
         tokens.compare_tokens(**given | {"model_path": "other"}, device="cpu", images=1)
 
 
+def test_a_few_methods_also_go_the_other_ways_of_a_gpu() -> None:
+    cuda, listed = torch.device("cuda"), f"ar,jacobi,{ROOT}/configs/fast/block58.yaml"
+    names = [(mode, tokens.short(entry)) for mode, entry in tokens.ways_of(cuda, listed)]
+    default = [("auto", name) for name in ("ar", "jacobi", "configs/fast/block58.yaml")]
+    several = [(mode, default[n][1]) for mode in ("off", "inductor") for n in (0, 2)]
+    assert names == default + several
+    assert tokens.ways_of(CPU, "ar,jacobi") == default[:2], "a CPU has no other one"
+    assert set(tokens.SEVERAL_WAYS) <= {tokens.short(entry) for entry in tokens.METHODS}
+
+
 def test_a_fault_is_noted_and_tried_again(tmp_path, capsys) -> None:
     outcomes = iter(
         [RuntimeError("CUDA error"), ValueError("no compiler"), {"wrong": ["0"]}, {"wrong": []}, {}]
@@ -136,7 +146,8 @@ def test_an_interrupted_run_times_all_methods_before_it_profiles_one(tmp_path, m
         return {"launches": 9.0}
 
     monkeypatch.setattr(rounds, "pick_device", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(rounds, "modes_of", lambda _: ("auto",))
+    ways = [("auto", "ar"), ("auto", "jacobi")]
+    monkeypatch.setattr(rounds, "ways_of", lambda *_: ways)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     monkeypatch.setattr(rounds, "measure_rounds", measure)
     monkeypatch.setattr(rounds, "profile_rounds", profile)
