@@ -42,7 +42,6 @@ from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts
 from models.targets.text_encoder import TextEncoder, encoder_network, load_tokenizer
 from models.transformer import Transformer
-from support.json_files import read_object
 
 _STAGES = {16: "t2i", 32: "t2i2"}  # codes per side -> `input_type` of the public drafters
 _TEXT, _VQ = "text_encoder_path", "vq_path"
@@ -223,7 +222,7 @@ class LlamaGen(Family):
 
     def compatible(self, folder: Path, options: TargetOptions) -> Checked:
         home, (config, spec) = _text_home(options), self._config(folder)
-        width = read_object(home / "config.json")["d_model"]
+        width = encoder_network(home).module.config.d_model
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, options)
         image, text = spec.image_rope, "text encoder, image tokenizer and config.json fit together"

@@ -8,6 +8,7 @@ from damage import cut, entries, faults, gone, inspected, rows
 from families import SMALL
 from safetensors.torch import load_file
 from small import LUMINA, loaded, store_weights, write_checkpoint
+from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
 from configs.method_table import METHODS
@@ -154,6 +155,14 @@ def test_a_whole_llamagen_checkpoint_fits_only_its_stage(llamagen, capsys) -> No
     code, document = inspected(capsys, llamagen, "--model", "llamagen2")
     text = faults(document)["target", "config.json"]["text"]
     assert code == 1 and "block_size is 16, expected 1024" in text
+
+
+def test_a_text_encoder_may_leave_its_width_to_the_default(llamagen, tmp_path, capsys) -> None:
+    """That is 512, in transformers' T5Config."""
+    folder = write_llamagen(tmp_path / "wide", LlamaGenSizes(width=512))
+    entries(file="../t5/flan-t5-xl/config.json", d_model=None)(folder)
+    code, document = inspected(capsys, folder, "--model", "llamagen")
+    assert code == 0 and "T5 of width 512" in rows(document)["text encoder", "files"]["text"]
 
 
 @pytest.fixture(scope="module", params=MODELS)
