@@ -1,17 +1,19 @@
 """A method's speed-up over plain decoding, its interval, and why it may be wrong.
 
 A ratio is formed from two measurements next to each other: the same image, in the same repeat. The
-speed-up is the median of such ratios, so a few measurements during a load spike do not move it. On
-a CPU the same is computed from process CPU time, which does not run while others have the
-processor.
+speed-up is the median of such ratios, so a few measurements during a load spike do not move it. In
+a batch, an image's seconds are its share of the rounds that it was in, and rounds with few images
+left cost nearly as much, so there the seconds of all images are compared. On a CPU the same is
+computed from process CPU time, which does not run while others have the processor.
 """
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from eval.metrics.intervals import Estimate, median_interval
+from eval.metrics.intervals import Estimate, median_interval, paired_ratio
 from runs.measure import AGAIN, Measurement, exceeds_tau, waited
 
 LEAST_VALUES = 6  # with fewer, not even least and greatest enclose the median in 95 % of cases
@@ -25,16 +27,18 @@ def speed_figures(
 ) -> dict[str, Any]:
     """Return a row's figures against plain decoding.
 
-    `speedup`, `speedup_low`, `speedup_high`: the median and its 95 % interval, whose ends are None
-    where fewer than six ratios were measured. `speedup_cpu`: the same median from CPU time, None on
-    a GPU. `doubts`: why the figures may be wrong, one sentence each.
+    `speedup`, `speedup_low`, `speedup_high`: the speed-up and its 95 % interval, whose ends are
+    None where too little was measured. `speedup_cpu`: the same from CPU time, None on a GPU.
+    `doubts`: why the figures may be wrong, one sentence each.
 
     on_cpu: whether the networks run on the CPU, so that CPU time says what they cost.
     """
     ratio, processor = speedup(repeats, baseline), None
     if on_cpu:  # seconds of all threads, (repeats, turns); a turn is one image or one batch
         plain, drafted = (np.array([one.cpu_seconds for one in m]) for m in (baseline, repeats))
-        processor = float(np.median(_ratios(plain, drafted)))
+        alone = _one_by_one(repeats)
+        processor = np.median(_ratios(plain, drafted)) if alone else plain.sum() / drafted.sum()
+        processor = float(processor)
     return {
         "speedup": ratio.value,
         "speedup_low": ratio.low,
@@ -50,7 +54,14 @@ def speedup(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> 
         np.array([[image.seconds for image in one.images] for one in measurements])
         for measurements in (baseline, repeats)
     )
-    return median_interval(_ratios(plain, drafted))
+    if _one_by_one(repeats):
+        return median_interval(_ratios(plain, drafted))
+    return paired_ratio(plain.sum(0), drafted.sum(0))
+
+
+def _one_by_one(repeats: Sequence[Measurement]) -> bool:
+    """Return whether images were decoded one by one, each in a call of its own."""
+    return len(repeats[0].cpu_seconds) == len(repeats[0].images)
 
 
 def _ratios(plain: np.ndarray, drafted: np.ndarray) -> list[float]:
@@ -71,7 +82,10 @@ def _doubts(
     baseline: Sequence[Measurement],
 ) -> Iterator[str]:
     """Yield why a speed-up may be wrong. wall, processor: by wall time, by CPU time."""
-    if noise := exceeds_tau(wall, repeats[0].tau):
+    # the same mean of tokens per round as the speed-up is of seconds
+    taus = [image.tau for image in repeats[0].images]
+    tau = median(taus) if _one_by_one(repeats) else repeats[0].tau
+    if noise := exceeds_tau(wall, tau):
         yield noise
     if processor is not None and abs(wall / processor - 1) > DISAGREEMENT:
         yield (

@@ -9,7 +9,7 @@ fastest method. Measurements are lines of a file, so the same command continues 
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
@@ -17,7 +17,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -56,6 +56,14 @@ Prompts = Callable[[int], list[Job]]  # the jobs of each turn
 Measure = Callable[[MethodSettings, list[Job]], Measurement]
 
 
+class Machine(Protocol):
+    """What measures methods, and forgets those that have dropped out."""
+
+    measure: Measure
+
+    def keep(self, methods: Sequence[MethodSettings]) -> None: ...
+
+
 def run_tune(settings: TuneSettings) -> None:
     """Measure, print the table and where the time goes, and write the recipe of the fastest."""
     output = Path(settings.output) if settings.output else tuned_place(settings.run.model_path)
@@ -70,20 +78,21 @@ def run_tune(settings: TuneSettings) -> None:
         progress.say("fitting numbers")
         _fit(settings, bench.session, trials, prompts)
         tried, seconds = settings.tried, progress.limit - progress.seconds
-        run = measurer(bench.session, trials.fitted, progress)
-        Contest(trials, prompts, run, seconds).run(tried)
-    methods = (BASELINE, *tried)
-    pairs = {method: pair for method in methods if (pair := trials.pair(method))}
-    rows = [
-        bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
+        engines = Engines(bench.session, trials.fitted, progress)
+        left = Contest(trials, prompts, engines, seconds).run(tried)
+        engines.keep(())  # comparing images takes memory, too
+    pairs = {method: pair for method in (BASELINE, *tried) if (pair := trials.pair(method))}
+    by_method = {
+        method: bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
         for method, pair in pairs.items()
-    ]
+    }
+    rows, final = [*by_method.values()], finalists(by_method, left)
     today = date.today().isoformat()
     print(heading(settings.bench, bench.session.hardware(), [today]))
     print(Table.of(list(map(cells, rows))).markdown() + remarks(rows), end="")
-    best = fastest(rows)
-    print(f"\n{verdict(rows, best)}")
-    if doubt := shortage(rows, best, settings.minutes):
+    best = fastest(final)
+    print(f"\n{verdict(final, best)}")
+    if doubt := shortage(final, best, settings.minutes):
         print(doubt)
     if untried := len(tried) + 1 - len(rows):
         print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
@@ -191,7 +200,7 @@ class Contest:
 
     trials: Trials
     prompts: Prompts
-    measure: Measure
+    machine: Machine
     seconds: float  # for all of it; what earlier commands spent counts
     clock: Callable[[], float] = time.monotonic
     turn: int = 0
@@ -226,6 +235,7 @@ class Contest:
 
         Returns the methods that fit into memory and may still be the fastest, by 95 % intervals.
         """
+        self.machine.keep([BASELINE, *alive])
         turn, jobs = self.turn, self.prompts(self.turn)
         order = [BASELINE, *(alive if turn % 2 == 0 else reversed(alive))]
         fit = list(alive)
@@ -234,13 +244,14 @@ class Contest:
             if self._now() >= end and self.trials.measured:
                 break
             try:
-                self.trials.add(method, turn, jobs, self.measure)
+                self.trials.add(method, turn, jobs, self.machine.measure)
             except torch.OutOfMemoryError:
                 if method == BASELINE:
                     raise
                 name = method_words(settings_dict(method))
                 remark(f"{name}: does not fit into memory, so not tried")
                 fit.remove(method)
+                self.machine.keep([BASELINE, *fit])
         self.turn += 1
         speedups = {method: self._speedup(method) for method in fit if self.trials.pair(method)}
         bar = max([1.0, *(one.low or 1.0 for one in speedups.values())])
@@ -251,24 +262,31 @@ class Contest:
         return speedup([measured], [plain])
 
 
-def measurer(session: Session, fitted: Fitted, progress: Progress) -> Measure:
-    """Return what decodes jobs once, by engines that are opened and warmed up when first used.
+@dataclass
+class Engines:
+    """Decode jobs once, by engines that are opened and warmed up when first used.
 
     They have the fitted numbers, which a table of methods does not show.
     """
-    opened: dict[MethodSettings, Engine] = {}
 
-    def run(method: MethodSettings, jobs: list[Job]) -> Measurement:
-        progress.say(f"now {method_words(settings_dict(method))}")
-        if method not in opened:
-            opened[method] = session.open_engine(with_fitted(method, fitted))
-            with closing(opened[method].generate(jobs)) as rounds:
+    session: Session
+    fitted: Fitted
+    progress: Progress
+    opened: dict[MethodSettings, Engine] = field(default_factory=dict)
+
+    def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
+        self.progress.say(f"now {method_words(settings_dict(method))}")
+        if method not in self.opened:
+            self.opened[method] = self.session.open_engine(with_fitted(method, self.fitted))
+            with closing(self.opened[method].generate(jobs)) as rounds:
                 list(islice(rounds, _WARM_ROUNDS))
-        measured = measure(opened[method], jobs)
-        progress.update(len(jobs))
+        measured = measure(self.opened[method], jobs)
+        self.progress.update(len(jobs))
         return measured
 
-    return run
+    def keep(self, methods: Sequence[MethodSettings]) -> None:
+        """Close the engines of all other methods, since each has a cache of its own."""
+        self.opened = {method: e for method, e in self.opened.items() if method in methods}
 
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
@@ -279,6 +297,14 @@ def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
         cycle, place = divmod(count, len(items))
         chosen.append(replace(items[place], sample=items[place].sample + cycle * each))
     return image_jobs(chosen, settings.seed)
+
+
+def finalists(rows: Mapping[MethodSettings, Row], left: Sequence[MethodSettings]) -> list[Row]:
+    """Return the rows to choose from: plain decoding's and those of the methods that are left.
+
+    What dropped out was measured on fewer images, perhaps on easier ones. All if none is left.
+    """
+    return [row for method, row in rows.items() if not left or method in (BASELINE, *left)]
 
 
 def fastest(rows: Sequence[Row]) -> Row:

@@ -14,7 +14,7 @@ from decoding.images import FinishedImage, Job
 from eval.bench.speedup import speed_figures
 from eval.bench.table import doubts, table
 from eval.metrics.intervals import median_interval
-from runs.measure import joined, measure
+from runs.measure import Measurement, joined, measure
 
 JOBS = [Job(str(number), "a cat", number) for number in range(8)]
 AR, ADT = 2.0, 1.25  # seconds per image on the idle machine
@@ -108,6 +108,36 @@ def test_a_load_spike_in_one_measurement_marks_the_row_and_does_not_move_it(imag
     assert row["speedup_cpu"] == calm["speedup_cpu"]
     assert "(!)" in shown(row) and "**" not in shown(row)
     assert table([row], images).splitlines()[-2] == f"(!) adt: {text}"
+
+
+def test_in_a_batch_the_seconds_of_all_images_are_compared() -> None:
+    """An image that is left alone in its batch pays for whole rounds."""
+    tail = Machine(lambda method, _, number: 1 if method == "ar" else 5.2 if number == 7 else 0.4)
+    batches = {
+        method: [joined([measure(tail.engine(method, seconds, 0), JOBS, lambda: tail.cpu)])]
+        for method, seconds in (("ar", AR), ("adt", ADT))
+    }
+    figures = speed_figures(batches["adt"], batches["ar"], on_cpu=True)
+    assert figures["speedup"] == pytest.approx(AR / ADT, rel=0.05)
+    assert figures["speedup_cpu"] == pytest.approx(AR / ADT, rel=0.05)
+    assert figures["speedup_low"] < AR / ADT < figures["speedup_high"]
+    assert figures["doubts"] == []
+
+
+def test_a_median_of_speed_ups_is_held_against_the_median_of_tau() -> None:
+    """Five images have a tau of 4 and three of 1, all together 1.9; a round is 5 % dearer."""
+
+    def measured(taus: list[int], seconds_per_round: float) -> list[Measurement]:
+        pairs = zip(JOBS, taus, strict=True)
+        images = [image(job, 12 / tau * seconds_per_round, tau) for job, tau in pairs]
+        return [Measurement(images, {}, {}, tuple(one.seconds for one in images))]
+
+    taus = [4] * 5 + [1] * 3
+    plain, drafted = measured([1] * 8, 1.0), measured(taus, 1.05)
+    row = speed_figures(drafted, plain, on_cpu=True)
+    assert row["speedup"] == pytest.approx(4 / 1.05) and row["doubts"] == []
+    row = speed_figures(measured(taus, 0.95), plain, on_cpu=True)
+    assert row["doubts"][0].startswith("a speed-up of 4.21 exceeds tau 4.00")
 
 
 def test_the_interval_is_that_of_the_sign_test() -> None:

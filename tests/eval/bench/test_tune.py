@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from configs.schema import RunSettings
 from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
-from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, verdict
+from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, finalists, verdict
 from runs.commands import benchmark_settings, inspect_settings, run_settings, tune_settings
 from runs.measure import BASELINE, Measurement
 from runs.tuned import tuned_place
@@ -32,6 +34,10 @@ class Machine:
     def __init__(self, seconds: dict[MethodSettings, float], broken_after: int | None = None):
         self.seconds, self.now, self.broken_after = seconds, 0.0, broken_after
         self.order: list[tuple[MethodSettings, str]] = []
+        self.kept: list[Sequence[MethodSettings]] = []
+
+    def keep(self, methods: Sequence[MethodSettings]) -> None:
+        self.kept.append(methods)
 
     def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
         if len(self.order) == self.broken_after:
@@ -46,7 +52,7 @@ class Machine:
 
     def contest(self, path, seconds: float = 1e6) -> Contest:
         prompts = lambda turn: [Job(str(turn), "a cat", turn)]  # noqa: E731
-        return Contest(Trials(path, "key"), prompts, self.measure, seconds, lambda: self.now)
+        return Contest(Trials(path, "key"), prompts, self, seconds, lambda: self.now)
 
 
 def times() -> dict[MethodSettings, float]:
@@ -63,6 +69,7 @@ def test_losers_drop_out_and_the_fastest_is_left(tmp_path) -> None:
     slow = [counts[METHODS[7]], counts[METHODS[6]]]
     assert max(slow) == 6, "an interval takes six images; then they are slower for certain"
     assert counts[METHODS[5]] == max(counts.values()) > MOST_TURNS
+    assert METHODS[7] not in machine.kept[6], "its cache makes room"
     paired = {image for method, image in machine.order if method == METHODS[5]}
     assert paired <= {image for method, image in machine.order if method == BASELINE}
 
@@ -102,11 +109,14 @@ def test_a_method_that_does_not_fit_into_memory_is_left_out(tmp_path, capsys) ->
                 raise torch.OutOfMemoryError
             return machine.measure(method, jobs)
 
-        return replace(machine.contest(tmp_path / large.method), measure=measure)
+        other = SimpleNamespace(measure=measure, keep=machine.keep)
+        return replace(machine.contest(tmp_path / large.method), machine=other)
 
     remark.cache_clear()
     assert contest(METHODS[5]).run(METHODS)[0] == METHODS[0]
     assert "jacobi, window=6: does not fit into memory" in capsys.readouterr().err
+    assert machine.kept[0] == [BASELINE, *METHODS]
+    assert machine.kept[1] == [BASELINE, *METHODS[:5], *METHODS[6:]], "its cache makes room"
     with pytest.raises(torch.OutOfMemoryError):
         contest(BASELINE).run(METHODS)
 
@@ -115,6 +125,14 @@ def row(method: str, speedup: float, low: float | None, high: float | None) -> d
     figures = {"speedup": speedup, "speedup_low": low, "speedup_high": high, "tau": 2.0}
     plain = vars(MethodSettings(method)) | {"wrong": [], "doubts": [], "temperature": 1.0}
     return plain | figures | {"ms_per_round": {"round": 2.0 / speedup}}
+
+
+def test_what_dropped_out_is_not_chosen() -> None:
+    """It may have been measured on a single image, and that an easy one."""
+    rows = {BASELINE: row("ar", 1, 1, 1), METHODS[0]: row("jacobi", 2.0, None, None)}
+    rows |= {METHODS[1]: row("jacobi", 1.5, 1.4, 1.6)}
+    assert fastest(finalists(rows, [METHODS[1]])) is rows[METHODS[1]]
+    assert finalists(rows, []) == [*rows.values()], "none is left: the verdict says how far from it"
 
 
 @pytest.mark.parametrize(
