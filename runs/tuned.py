@@ -5,6 +5,7 @@ under which the method won, and the table of all methods.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from configs.command_line import TUNED
 from configs.fields import Values, settings_dict
 from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
+from configs.sampling import SamplingSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
 from support.output import remark
 from support.provenance import checkpoint_id, cpu_name
 
-_SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode")  # settings that change times
+# Settings that change times.
+_SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode", "device_map")
 
 
 def tuned_place(model_path: str) -> Path:
@@ -37,13 +40,11 @@ def conditions(settings: EngineSettings) -> dict[str, str]:
 
     device = pick_device(settings.device)
     gpu = device.type == "cuda"
-    sampling = settings_dict(settings.sampling)
-    shared = {name: getattr(settings, name) for name in _SHARED}
     values = {
         "machine": torch.cuda.get_device_name(device) if gpu else cpu_name(),
         "threads": torch.get_num_threads(),
         "model": checkpoint_id(checkpoint_folder(settings.model_path, "--model_path")),
-        **{name: value for name, value in (shared | sampling).items() if value is not None},
+        **_shared(settings),
     }
     if settings.method.drafted:
         drafter = checkpoint_folder(settings.drafter_path, "--drafter_path")
@@ -86,11 +87,28 @@ def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
     tuned = values.get(TUNED)
     if tuned is None or tuned["method"] != settings.method.method:
         return
-    there, here = tuned["conditions"], conditions(settings)
-    names = [name for name in here if there.get(name) != here[name]]
-    if names:
+    there, here = (_usual() | values for values in (tuned["conditions"], conditions(settings)))
+    if names := [name for name in here if there.get(name) != here[name]]:
         apart = "; ".join(f"{name} {there.get(name)} there, {here[name]} here" for name in names)
         remark(
             f"--method {settings.method.method}: tuned under other conditions ({apart}); "
             "`python main.py tune` finds the fastest method under these"
         )
+
+
+def flags_beside(settings: EngineSettings) -> str:
+    """Return the flags that a run takes beside the file for the conditions of its trials."""
+    usual = _usual() | settings_dict(SamplingSettings())
+    given = _shared(settings).items()
+    return "".join(f" --{flag} {value}" for flag, value in given if str(value) != str(usual[flag]))
+
+
+def _shared(settings: EngineSettings) -> dict[str, object]:
+    shared = {name: getattr(settings, name) for name in _SHARED} | settings_dict(settings.sampling)
+    return {name: value for name, value in shared.items() if value is not None}
+
+
+def _usual() -> dict[str, str]:
+    """Return, in words, the defaults of settings that conditions may lack."""
+    defaults = {f.name: f.default for f in fields(EngineSettings) if f.name in _SHARED}
+    return {name: "unset" if value is None else str(value) for name, value in defaults.items()}

@@ -36,7 +36,7 @@ from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items
 from runs.recall_fit import fit_numbers
 from runs.session import Session
-from runs.tuned import conditions, recipe_text, tuned_place
+from runs.tuned import conditions, flags_beside, recipe_text, tuned_place
 from support.durable import append_lines, make_writable, replace_file
 from support.json_files import mended_lines
 from support.output import remark
@@ -108,7 +108,8 @@ def run_tune(settings: TuneSettings) -> None:
     replace_file(output, text.encode())
     # Only now: a kill before the recipe is written costs no measurement.
     trials.path.unlink(missing_ok=True)
-    print(f"Use it: --config {output}; in Python: Pipeline.from_pretrained({str(output)!r})")
+    words = f"--config {output}{flags_beside(settings.run)}"
+    print(f"Use it: {words}; in Python: Pipeline.from_pretrained({str(output)!r})")
     refuse_wrong(rows)
 
 

@@ -189,14 +189,19 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
     assert not list(tmp_path.glob("*.trials.jsonl"))
+    assert f"Use it: --config {path} --dtype fp64; in Python: " in lines[-1]
     settings = settings_of(path)
     assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
     assert "tuned under" not in capsys.readouterr().err
-    content["tuned"]["conditions"]["machine"] = "an abacus"
+    content["tuned"]["conditions"] |= {"machine": "an abacus", "compile": "off"}
+    del content["tuned"]["conditions"]["device_map"]  # as of files that are older than it
     path.write_text(yaml.safe_dump(content))
     settings_of(path, temperature="0.5")
     said = capsys.readouterr().err
     assert "machine an abacus there" in said and "temperature 1.0 there, 0.5 here" in said
+    assert "compile off there, " in said and "device_map" not in said
+    settings_of(path, quantize="int8", dtype="fp32")
+    assert "quantize unset there, int8 here" in capsys.readouterr().err
     other = "recall" if content["method"] != "recall" else "ar"
     settings_of(path, method=other)
     assert "tuned" not in capsys.readouterr().err, "another method was asked for"
