@@ -92,7 +92,8 @@ class Acceptance:
     same_tokens: bool
     proposals: tuple[str | None, ...]  # it goes with these; None: with none
     methods: tuple[str, ...] | None = None  # it goes with these; None: with all
-    numbers: type[Settings] | None = None  # the settings class of its own flags
+    # the settings class of its own flags; of a rule from a plugin one of `NUMBERS`
+    numbers: type[Settings] | None = None
     without: tuple[str, ...] = ()  # the flags of it that the rule lacks
 
     @property

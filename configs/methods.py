@@ -50,7 +50,7 @@ class MethodSettings(Settings, group="Method"):
     recall_numbers: str | None = setting(
         "weights of recalled predictions; tune fits those of recall to a model",
         shown="those of tiny",
-        wanted="six numbers, as a/b/a/b/a/b",
+        wanted="six numbers from -20 to 20, as a/b/a/b/a/b",
         later=True,
     )
     tree: str | None = setting("tree of --method static", choices=TREES, shown="mc_sim_7b_63")
@@ -157,9 +157,11 @@ class MethodSettings(Settings, group="Method"):
 def fitted_numbers(text: str) -> tuple[float, ...]:
     """Return the six numbers of --recall_numbers, in the order of drafters.recall.RecallNumbers."""
     parts = text.split("/")
-    if len(parts) != 6 or not all(map(NUMBER.fullmatch, parts)):
-        refuse("recall_numbers", text, "six numbers, as a/b/a/b/a/b")
-    return tuple(map(float, parts))
+    numbers = [float(part) for part in parts if NUMBER.fullmatch(part)]
+    # beyond 20, what is exponential in them overflows
+    if len(parts) != 6 or len(numbers) != 6 or max(map(abs, numbers)) > 20:
+        refuse("recall_numbers", text, "six numbers from -20 to 20, as a/b/a/b/a/b")
+    return tuple(numbers)
 
 
 def applicable(values: Mapping[str, Any]) -> list[str]:

@@ -118,7 +118,11 @@ class ImageState:
     def inputs(self, samples: bool) -> ImageInputs:
         """Return the numbers of the next round; samples: whether it draws drafts."""
         if self.controller is not None:
-            self.planned = self.controller.shape(self.decided).within(self.remaining)
+            wanted = self.controller.shape(self.decided)
+            if not wanted.reach:  # drafters read what was decided while they grow a tree
+                name = type(self.controller).__qualname__
+                raise ValueError(f"{name}.shape: expected at least one level, got {wanted}")
+            self.planned = wanted.within(self.remaining)
         # with the round's number, so that a position that is drafted again gets new draws
         stream = stream_key(self.job.seed, f"draft {self.rounds}") if samples else 0
         numbers = self.codes[-1], self.decided, self.length, self.pending, stream

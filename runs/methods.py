@@ -13,7 +13,7 @@ from torch import Tensor
 from configs import acceptance as acceptance_of
 from configs import method_table as traits_of
 from configs.acceptance import Acceptance
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch
 from configs.method_table import MethodTraits
 from configs.methods import MethodSettings, fitted_numbers
 from configs.sampling import SamplingSettings
@@ -183,6 +183,9 @@ def register_method(name: str, traits: MethodTraits, method: Method) -> None:
 
 def register_verifier(name: str, acceptance: Acceptance, verifier: Callable[..., Verifier]) -> None:
     """Add a rule to those of --verifier: what it keeps, what makes it; as `register_method`."""
+    if acceptance.numbers not in (None, *acceptance_of.NUMBERS):
+        classes = ", ".join(numbers.__name__ for numbers in acceptance_of.NUMBERS)
+        raise mismatch(f"rule {name!r}: numbers", acceptance.numbers.__name__, f"{classes} or None")
     _claim(name, acceptance_of.VERIFIERS)
     acceptance_of.VERIFIERS[name], VERIFIERS[name] = acceptance, verifier
 

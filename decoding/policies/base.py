@@ -22,7 +22,7 @@ class Controller(Protocol):
     """The policy's memory of one image."""
 
     def shape(self, position: int) -> TreeShape:
-        """Return the shape of the next tree, which is cut where the image ends.
+        """Return the shape of the next tree, which is cut where the image ends: a level or more.
 
         position: image position of its first level.
         """

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from configs.fields import refuse
 from configs.targets import ImageSizes, parse_size
 from models.base import (
     Context,
@@ -114,7 +115,10 @@ class Prompts:
             return ImageGrid(self.codes.side, self.codes.side)
         width, height = self.asked_size()
         row_end = None if self.row_end is None else self.words[self.row_end] - self.vocab.first_id
-        return ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
+        grid = ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
+        if grid.tokens == 1:  # the prompt's pass decides it, so no round is left to decode
+            refuse("target_size", f"{width}x{height}, which is one token", "two tokens or more")
+        return grid
 
     def asked_size(self) -> tuple[int, int]:
         """Return width and height of the image in pixels."""

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -66,6 +67,20 @@ def test_a_module_may_register_its_names_again(plugin):
         exec(MODULE, {"__name__": "other"})
     with pytest.raises(SettingsError, match="'ar' is taken"):
         exec(MODULE.replace('"mine"', '"ar"'), own)
+
+
+def test_a_rule_takes_the_numbers_of_a_rule_that_is_there(plugin):
+    """Flags of its own would be unknown to every command."""
+
+    class Numbers(acceptance.LanternSettings):
+        pass
+
+    rule = acceptance.Acceptance(False, False, ("topk",), numbers=Numbers)
+    with pytest.raises(SettingsError, match="rule 'typical': numbers: expected LanternSettings, "):
+        methods.register_verifier("typical", rule, methods.VERIFIERS["lantern"])
+    rule = replace(rule, numbers=acceptance.LanternSettings)
+    methods.register_verifier("typical", rule, methods.VERIFIERS["lantern"])
+    assert listed_method("eagle2:proposal=topk:verifier=typical:lantern_k=7", {}).relaxed.k == 7
 
 
 def test_its_images_are_those_of_plain_decoding(plugin, tmp_path):

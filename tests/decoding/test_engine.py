@@ -12,7 +12,7 @@ from configs.schema import AdtSettings, MethodSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job, RoundStats, Speculation
 from decoding.policies.adaptive import AdaptiveTree
-from decoding.policies.base import TreePolicy
+from decoding.policies.base import FixedController, TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
@@ -130,6 +130,19 @@ def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, sess
         for name, image in finished(engine, JOBS[:4]).items():
             assert image.codes.tolist() == expected[name]
             assert image.tau == 1 and image.target_forwards == TOKENS
+
+
+def test_a_policy_may_not_leave_a_round_without_a_tree(session, truth) -> None:
+    """Drafters read what was decided while they grow one; without, later drafts were worse."""
+
+    class Pausing(DynamicTree):
+        def controller(self, seed: int) -> FixedController:
+            return FixedController(TreeShape(0, 4, 8))
+
+    drafts = oracle(session, truth[DISTRIBUTIONS[0]])
+    engine = scripted(session, DISTRIBUTIONS[0], Pausing(TreeShape(3, 4, 8)), drafts, 1)
+    with pytest.raises(ValueError, match="FixedController.shape: expected at least one level, got"):
+        finished(engine, JOBS[:1])
 
 
 def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> None:

@@ -59,7 +59,7 @@ def test_numbers_are_six(session) -> None:
     method = MethodSettings("recall", recall_numbers="0/1/0/1/0/1")
     drafter = session.open_engine(method).speculation.drafter
     assert drafter.numbers.share == (0.0, 1.0)
-    for wrong in ("1/2", "1/2/3/4/5/x", "1/2/3/4/5/nan"):
+    for wrong in ("1/2", "1/2/3/4/5/x", "1/2/3/4/5/nan", "0/0/0/1/0/1000"):
         with pytest.raises(SettingsError, match="--recall_numbers: expected six numbers.*got .*"):
             MethodSettings("recall", recall_numbers=wrong)
     with pytest.raises(SettingsError, match="--recall_numbers: .*only with --method recall or"):

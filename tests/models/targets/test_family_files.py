@@ -194,6 +194,12 @@ def test_llamagen_knows_lengths_of_prompts_without_its_text_encoder(originals, m
     assert target.length("a cat") == LlamaGenSizes().slots
 
 
+def test_an_image_of_one_token_is_refused(originals) -> None:
+    settings = replace(SMALL["emu3"].load(originals["emu3"]).settings, target_size="8")
+    with pytest.raises(ValueError, match="--target_size: .*two tokens or more.*8x8"):
+        open_session(settings)
+
+
 def test_size_and_negative_prompt_of_emu3(originals) -> None:
     settings = RunSettings(prompt="a", model="emu3", model_path="BAAI/Emu3-Gen-hf", method=PLAIN)
     assert settings.target_size == "720" and settings.negative_prompt.startswith("lowres, bad anat")
