@@ -165,26 +165,20 @@ def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
 
 
 def _model_in(path: str) -> str:
-    """Return which target a folder or hub id holds, by its place, its name and its config.json."""
+    """Return which target a folder or hub id holds, by its place, its config.json and its name."""
     for name, target in TARGETS.items():
         default = ROOT / target.folder
         same = os.path.isdir(path) and default.exists() and os.path.samefile(path, default)
         if same or f"download {path} " in target.sources["model_path"]:
             return name
-    if "lumina" in path.lower():
-        return "lumina_mgpt2" if re.search("mgpt[-_]?2", path.lower()) else "lumina_mgpt"
     with refusing():
         folder = checkpoint_folder(path, "--model_path")
         config = read_object(folder / "config.json")
-    fitting = []
     for name in targets_in(path, folder) or TARGETS:
         with suppress(ValueError):
             FAMILIES[name].spec(config)
-            fitting.append(name)
-    if not fitting:
-        raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")
-    # LlamaGen's config.json also has all that Chameleon's has.
-    return next((name for name in fitting if TARGETS[name].parts), fitting[0])
+            return name
+    raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")
 
 
 # Called after every round with the pipeline, the round's number from 0, how many tokens of all

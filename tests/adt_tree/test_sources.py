@@ -53,6 +53,25 @@ def test_folders_are_known_by_their_files(checkpoint, tmp_path):
         assert source_values(tmp_path / name, {})["model"] == name
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("illumina", "tiny"),
+        ("illumina/x", "tiny"),
+        ("lumina/work/x", "tiny"),  # too far from the files
+        ("emu3/x", "tiny"),
+        ("anole", "anole"),
+        ("Lumina-mGPT-7B-512/x", "lumina_mgpt"),
+        ("models--a--Lumina-mGPT/snapshots/1", "lumina_mgpt"),
+        ("lumina/anole", "anole"),
+    ],
+)
+def test_names_tell_apart_what_files_do_not(checkpoint, tmp_path, name, model):
+    (tmp_path / name).mkdir(parents=True)
+    shutil.copy(checkpoint / "config.json", tmp_path / name)
+    assert source_values(tmp_path / name, {})["model"] == model
+
+
 def test_known_hub_ids_need_no_look_at_the_hub():
     found = source_values("leloy/Anole-7b-v0.1-hf", {})
     assert found == {"model_path": "leloy/Anole-7b-v0.1-hf", "model": "anole"}
