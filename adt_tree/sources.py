@@ -26,8 +26,7 @@ from configs.fields import (
     settings_dict,
 )
 from configs.gone import GONE_FLAGS
-from configs.methods import MethodSettings
-from configs.model import EngineSettings
+from configs.model import CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
@@ -156,10 +155,10 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
 def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     """Return the values for method="tuned": the recipe that `tune` wrote beside the model."""
     others = {name: value for name, value in given.items() if name != "method"}
-    plain = build(EngineSettings, recipe | others, method=MethodSettings("ar"))
-    path = tuned_place(plain.model_path)
+    target = build(CodecSettings, recipe | others)
+    path = tuned_place(target.model_path)
     if not path.is_file():
-        writer = f"`python main.py tune --model {plain.model}`"
+        writer = f"`python main.py tune --model {target.model}`"
         refuse("method", TUNED, f"only after {writer}, which writes {path}")
     return recipe | read_recipe(str(path), "generate_images"), others
 

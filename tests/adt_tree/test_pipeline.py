@@ -300,6 +300,13 @@ def test_a_model_without_a_drafter_is_decoded_without_one(
         Pipeline.from_pretrained(bare, nodes=4)
 
 
+def test_what_was_tuned_goes_with_a_drafter_from_elsewhere(folder, tmp_path):
+    drafter = (folder / "drafter").rename(tmp_path / "mine")
+    (tmp_path / "model.tuned.yaml").write_text("method: eagle2\nnodes: 9\n")
+    own = Pipeline.from_pretrained(folder, method="tuned", drafter_path=drafter, **OPTIONS)
+    assert (own.method, own.settings.method.nodes) == ("eagle2", 9)
+
+
 def test_other_entrances_refuse_the_same(pipe):
     with pytest.raises(SettingsError, match="expected one text"):
         pipe.stream(["a cat"])
