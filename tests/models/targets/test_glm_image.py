@@ -25,6 +25,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 import main
 from adt_tree import Pipeline
 from adt_tree.page.stage import Wish, stages
+from adt_tree.sources import source_values
 from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import SamplingSettings
@@ -135,6 +136,7 @@ def test_the_published_sizes_on_the_meta_device() -> None:
 def test_the_folder_or_hub_id_of_the_whole_checkpoint_will_do(original, monkeypatch) -> None:
     root = str(original.parent)
     assert small_settings(original.parent, model="glm_image").model_path == str(original)
+    assert source_values(root, {}) == {"model": "glm_image", "model_path": root, "cfg": 1.0}
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: root)
     assert checkpoint_folder("zai-org/GLM-Image", "--model_path") == original
 
