@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -173,10 +173,16 @@ def _model_in(path: str) -> str:
     with refusing():
         folder = checkpoint_folder(path, "--model_path")
         config = read_object(folder / "config.json")
-    for name in targets_in(path, folder) or TARGETS:
-        with suppress(ValueError):
+    likely = targets_in(path, folder)
+    faults: dict[str, None] = {}  # each once
+    for name in likely or TARGETS:
+        try:
             FAMILIES[name].spec(config)
             return name
+        except ValueError as error:
+            faults[str(error)] = None
+    if likely:
+        raise SettingsError(f"{folder}: {'; '.join(faults)}")
     raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")
 
 

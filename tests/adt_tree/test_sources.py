@@ -87,6 +87,23 @@ def test_what_is_none_of_these_is_refused():
         source_values("emu_3", {})
 
 
+@pytest.mark.parametrize(
+    ("name", "entries", "message"),
+    [
+        ("tiny", {"attention_bias": True}, "attention_bias: expected False, got True$"),
+        ("emu3", {"text_config": {"hidden_size": 0}}, "hidden_size: expected whole"),
+        ("llamagen", {"block_size": 8}, "block_size: expected a square, got 8$"),
+        ("llamagen", {"block_size": 9}, "expected 256.*; config.json: block_size is 9, expected 1"),
+    ],
+)
+def test_a_wrong_entry_is_named(tmp_path, name, entries, message):
+    folder = SMALL[name].write(tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | entries
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SettingsError, match=f"^{folder}: config.json: .*{message}"):
+        source_values(folder, {})
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="missing file: .*config.json"):
         source_values(tmp_path, {})
