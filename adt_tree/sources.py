@@ -44,6 +44,7 @@ from support.json_files import read_object
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
 _FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
 SETTINGS = flags_in(EngineSettings)
+_PATHS = [flag for flag, f in SETTINGS.items() if "path" in f.metadata]
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
 _SIZE = "target_size='1024x576' of from_pretrained, with a model that has several sizes"
@@ -150,6 +151,14 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
         raise mismatch("from_pretrained", repr(name), expected, near_names(name, TARGETS))
     model = given.get("model") or _model_in(name)
     return model_defaults(model) | {"model_path": name, "model": model}
+
+
+def absolute(values: Values) -> Values:
+    """Return values by flag whose files here stay the same in another working folder."""
+    named = {name: values[name] for name in _PATHS if isinstance(values.get(name), str)}
+    paths = {name: os.path.expanduser(path) for name, path in named.items()}
+    here = {name: os.path.abspath(path) for name, path in paths.items() if os.path.exists(path)}
+    return values | here
 
 
 def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:

@@ -142,6 +142,22 @@ def test_pipelines_share_weights_or_not(checkpoint, pipe):
     assert drafted("a cat").stats[0].accepted_length > 1
 
 
+def test_files_are_found_from_another_working_folder(checkpoint, pipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(checkpoint.parent)
+    shutil.copytree(checkpoint / "drafter", tmp_path / "mine")
+    (tmp_path / "own.yaml").write_text(f"model_path: {checkpoint.name}\n")
+    own = Pipeline.from_pretrained(checkpoint.name, method="ar", **OPTIONS)
+    recipe = Pipeline.from_pretrained(tmp_path / "own.yaml", method="ar", **OPTIONS)
+    monkeypatch.chdir(tmp_path)
+    drafted = Pipeline.from_pretrained(checkpoint, drafter_path="mine", **OPTIONS)
+    monkeypatch.chdir("/")
+    for plain in (own, recipe):
+        found = Pipeline.from_pipe(plain, method="adt")("a cat", seed=3)
+        assert torch.equal(found.tokens, pipe("a cat", seed=3).tokens)
+        plain.to(torch.float32)
+    drafted.to(torch.float32)
+
+
 def test_to_moves_only_what_has_to_move(checkpoint):
     pipe = Pipeline.from_pretrained(checkpoint, method="ar", progress_bar=False)
     weights = pipe.weights
