@@ -1,6 +1,7 @@
 """GLM-Image's tokens against transformers: prompts, logits in both grids, whole images."""
 
 import json
+import locale
 import math
 import re
 import shutil
@@ -80,6 +81,21 @@ def test_the_prompt_is_the_processors(session, original) -> None:
     words = target.prompts.words
     assert words["<start>"] == CODES
     assert [ids.count(words[name]) for name in ("<start>", "<sop>")] == [1, 2]
+
+
+def test_the_template_is_utf8_in_any_locale(original, tmp_path) -> None:
+    home = shutil.copytree(original.parent / "processor", tmp_path / "processor")
+    template = home / "chat_template.jinja"
+    template.write_bytes("{{ messages[0]['content'][0]['text'] }} – über".encode())
+    used = locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, "C")
+        assert glm_image.GlmWords(home).after == [" – über"]
+    finally:
+        locale.setlocale(locale.LC_CTYPE, used)
+    template.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="jinja cannot be rendered: 'utf-8'"):
+        glm_image.GlmWords(home)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
