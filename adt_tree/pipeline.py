@@ -15,6 +15,7 @@ from adt_tree.sources import (
     SETTINGS,
     CallOptions,
     StepCallback,
+    absolute,
     as_flags,
     as_python,
     call_items,
@@ -99,7 +100,8 @@ class Pipeline:
             if given.get("method") == TUNED:
                 recipe, given = with_tuned(recipe, given)
             recipe = decodable(recipe, given, lambda text: remark(as_python(text)))
-            pipe = cls(recipe, given)
+            # a drafter, or the model for another device, may be read much later
+            pipe = cls(absolute(recipe), absolute(given))
         pipe.set_progress_bar_config(disable=not progress_bar)
         return pipe
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -26,8 +26,7 @@ from configs.fields import (
     settings_dict,
 )
 from configs.gone import GONE_FLAGS
-from configs.methods import MethodSettings
-from configs.model import EngineSettings
+from configs.model import CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
@@ -45,6 +44,7 @@ from support.json_files import read_object
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
 _FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
 SETTINGS = flags_in(EngineSettings)
+_PATHS = [flag for flag, f in SETTINGS.items() if "path" in f.metadata]
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
 _SIZE = "target_size='1024x576' of from_pretrained, with a model that has several sizes"
@@ -153,38 +153,46 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     return model_defaults(model) | {"model_path": name, "model": model}
 
 
+def absolute(values: Values) -> Values:
+    """Return values by flag whose files here stay the same in another working folder."""
+    named = {name: values[name] for name in _PATHS if isinstance(values.get(name), str)}
+    paths = {name: os.path.expanduser(path) for name, path in named.items()}
+    here = {name: os.path.abspath(path) for name, path in paths.items() if os.path.exists(path)}
+    return values | here
+
+
 def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     """Return the values for method="tuned": the recipe that `tune` wrote beside the model."""
     others = {name: value for name, value in given.items() if name != "method"}
-    plain = build(EngineSettings, recipe | others, method=MethodSettings("ar"))
-    path = tuned_place(plain.model_path)
+    target = build(CodecSettings, recipe | others)
+    path = tuned_place(target.model_path)
     if not path.is_file():
-        writer = f"`python main.py tune --model {plain.model}`"
+        writer = f"`python main.py tune --model {target.model}`"
         refuse("method", TUNED, f"only after {writer}, which writes {path}")
     return recipe | read_recipe(str(path), "generate_images"), others
 
 
 def _model_in(path: str) -> str:
-    """Return which target a folder or hub id holds, by its place, its name and its config.json."""
+    """Return which target a folder or hub id holds, by its place, its config.json and its name."""
     for name, target in TARGETS.items():
         default = ROOT / target.folder
         same = os.path.isdir(path) and default.exists() and os.path.samefile(path, default)
         if same or f"download {path} " in target.sources["model_path"]:
             return name
-    if "lumina" in path.lower():
-        return "lumina_mgpt2" if re.search("mgpt[-_]?2", path.lower()) else "lumina_mgpt"
     with refusing():
         folder = checkpoint_folder(path, "--model_path")
         config = read_object(folder / "config.json")
-    fitting = []
-    for name in targets_in(path, folder) or TARGETS:
-        with suppress(ValueError):
+    likely = targets_in(path, folder)
+    faults: dict[str, None] = {}  # each once
+    for name in likely or TARGETS:
+        try:
             FAMILIES[name].spec(config)
-            fitting.append(name)
-    if not fitting:
-        raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")
-    # LlamaGen's config.json also has all that Chameleon's has.
-    return next((name for name in fitting if TARGETS[name].parts), fitting[0])
+            return name
+        except ValueError as error:
+            faults[str(error)] = None
+    if likely:
+        raise SettingsError(f"{folder}: {'; '.join(faults)}")
+    raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")
 
 
 # Called after every round with the pipeline, the round's number from 0, how many tokens of all

@@ -91,8 +91,7 @@ class Compiler:
         # torch's version, since the timings beside the library compare it with torch
         inputs = (*sources, command, self.version, _processor(), torch.__version__)
         key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        return Path(home) / "adt-tree" / f"kernels-{key}.so"
+        return _cache_folder() / f"kernels-{key}.so"
 
     def build(self, library: Path) -> None:
         """Compile the library; raises what `subprocess.run` does."""
@@ -139,6 +138,18 @@ def find_compiler() -> Compiler:
         return Compiler(command, version=_run([*command, "--version"]), flags=_flags())
     except (OSError, subprocess.SubprocessError) as error:
         raise NoKernels(f"{shlex.join(command)} does not run: {error}") from error
+
+
+def _cache_folder() -> Path:
+    """Return the user's cache folder, in the temporary one for a user who has no home."""
+    home = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    if not home.startswith("~"):
+        return Path(home) / "adt-tree"
+    folder = Path(tempfile.gettempdir()) / f"adt-tree-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():  # whose code would run here
+        raise NoKernels(f"{folder} is another user's")
+    return folder
 
 
 def _flags() -> tuple[str, ...]:

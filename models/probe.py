@@ -20,7 +20,8 @@ from models.fused import run_fused
 from models.linear import pack_weights, stored_type
 from models.native import NAMES, find_compiler, kernels
 from models.transformer import Blocks
-from support.durable import encode_json, replace_file
+from support.durable import encode_json, reason, replace_file
+from support.output import remark
 
 # A network in the processor's cache and one that is read from memory; plain decoding and a draft.
 WIDTHS, TOKENS = (256, 1024), (1, 16)
@@ -61,9 +62,13 @@ def gains(dtype: torch.dtype, stored: torch.dtype) -> dict[int, float]:
         finally:
             torch.set_num_threads(threads)
         kept = _read() | {name: measured}
-        # the library may be loaded already while another cache folder is set
-        _path().parent.mkdir(parents=True, exist_ok=True)
-        replace_file(_path(), encode_json(kept))
+        try:
+            # the library may be loaded already while another cache folder is set
+            _path().parent.mkdir(parents=True, exist_ok=True)
+            replace_file(_path(), encode_json(kept))
+        except OSError as error:
+            why = f"{_path()} cannot be written: {reason(error)}"
+            remark(f"compiled kernels: the next command measures them again, since {why}")
     return {int(width): gain for width, gain in kept[name].items()}
 
 
@@ -72,10 +77,9 @@ def _path() -> Path:
 
 
 def _read() -> dict[str, dict[str, float]]:
-    path = _path()
     try:
-        return json.loads(path.read_bytes()) if path.exists() else {}
-    except ValueError:  # a damaged file is measured again
+        return json.loads(_path().read_bytes())
+    except (OSError, ValueError):  # a file that is missing or damaged is measured again
         return {}
 
 

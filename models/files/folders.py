@@ -11,12 +11,13 @@ _PART = Path(TARGETS["glm_image"].folder).name  # what is read of its whole repo
 def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     """Return the local folder of a checkpoint: `path` itself, or the snapshot of a hub id.
 
-    flag: that named it, for errors. download: whether a snapshot may be fetched; it never is with
-    HF_HUB_OFFLINE. ValueError if path is neither, or a snapshot is not here and cannot be fetched.
+    Of GLM-Image's whole repository it is the part that is read. flag: that named it, for errors.
+    download: whether a snapshot may be fetched; it never is with HF_HUB_OFFLINE. ValueError if path
+    is neither, or a snapshot is not here and cannot be fetched.
     """
     folder = Path(path)
     if folder.is_dir():
-        return folder
+        return inner_folder(folder, _PART)
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
         raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
     # imported here, since a local folder does without it

@@ -20,6 +20,8 @@ _EMU3_5_IDS = 282_926
 GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
+# Values of --model whose files are alike; the first takes no small vocabulary.
+_CHAMELEONS = ("lumina_mgpt2", "tiny", "anole", "lumina_mgpt")
 
 
 Holds = Callable[[dict, Path], bool]
@@ -112,9 +114,16 @@ def require_model_type(model: str, folder: Path) -> None:
 
 
 def targets_in(path: str, folder: Path) -> tuple[str, ...]:
-    """Return the values of --model that read a folder's files; none where nothing tells."""
+    """Return the values of --model that may read a folder's files; none where nothing tells.
+
+    Where only the folder around it has a name that tells, those that it names come first.
+    """
     evidence = _evidence(path, folder)
-    return evidence.published.targets if evidence is not None and evidence.certain else ()
+    told = () if evidence is None else evidence.published.targets
+    if evidence is not None and evidence.certain:
+        return told
+    chameleon = (_config(folder) or {}).get("model_type") == "chameleon"
+    return tuple(sorted(_CHAMELEONS, key=lambda name: name not in told)) if chameleon else ()
 
 
 @dataclass(frozen=True)
@@ -163,9 +172,12 @@ def _names(path: str) -> tuple[str, str]:
 
 def _named(name: str) -> Published | None:
     """Return the model that a name tells; None if it tells none, or several."""
-    words = re.sub("[^a-z0-9]+", "-", name.lower())
+    words = "-" + re.sub("[^a-z0-9]+", "-", name.lower())
     told = {
-        word: published for published in _PUBLISHED for word in published.words if word in words
+        word: published
+        for published in _PUBLISHED
+        for word in published.words
+        if f"-{word}" in words  # Lumina is not in illumina
     }
     for word in [*told]:
         if any(word in longer for longer in told if longer != word):  # Emu3 is in Emu3-Chat

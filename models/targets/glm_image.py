@@ -84,15 +84,15 @@ def _template(folder: Path, settings: dict) -> str:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     path = folder / "chat_template.jinja"
-    text = path.read_text() if path.is_file() else settings.get("chat_template")
-    if not isinstance(text, str):
-        raise ValueError(f"missing file: {path}")
     message = {"role": "user", "content": [{"type": "text", "text": _TEXT}]}
     try:
+        text = path.read_text("utf-8") if path.is_file() else settings.get("chat_template")
+        if not isinstance(text, str):
+            raise ValueError(f"missing file: {path}")
         # as transformers renders it
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         rendered = environment.from_string(text).render(messages=[message])
-    except TemplateError as error:
+    except (UnicodeDecodeError, TemplateError) as error:
         raise ValueError(f"{path} cannot be rendered: {error}") from error
     if rendered.count(_TEXT) != 1:
         raise ValueError(f"{path}: expected a user's text once, got {rendered.count(_TEXT)} times")

@@ -142,6 +142,22 @@ def test_pipelines_share_weights_or_not(checkpoint, pipe):
     assert drafted("a cat").stats[0].accepted_length > 1
 
 
+def test_files_are_found_from_another_working_folder(checkpoint, pipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(checkpoint.parent)
+    shutil.copytree(checkpoint / "drafter", tmp_path / "mine")
+    (tmp_path / "own.yaml").write_text(f"model_path: {checkpoint.name}\n")
+    own = Pipeline.from_pretrained(checkpoint.name, method="ar", **OPTIONS)
+    recipe = Pipeline.from_pretrained(tmp_path / "own.yaml", method="ar", **OPTIONS)
+    monkeypatch.chdir(tmp_path)
+    drafted = Pipeline.from_pretrained(checkpoint, drafter_path="mine", **OPTIONS)
+    monkeypatch.chdir("/")
+    for plain in (own, recipe):
+        found = Pipeline.from_pipe(plain, method="adt")("a cat", seed=3)
+        assert torch.equal(found.tokens, pipe("a cat", seed=3).tokens)
+        plain.to(torch.float32)
+    drafted.to(torch.float32)
+
+
 def test_to_moves_only_what_has_to_move(checkpoint):
     pipe = Pipeline.from_pretrained(checkpoint, method="ar", progress_bar=False)
     weights = pipe.weights
@@ -298,6 +314,13 @@ def test_a_model_without_a_drafter_is_decoded_without_one(
     assert [row["method"] for row in plain.compare("a cat").rows] == ["ar", "jacobi"]
     with pytest.raises(SettingsError, match="drafter"):
         Pipeline.from_pretrained(bare, nodes=4)
+
+
+def test_what_was_tuned_goes_with_a_drafter_from_elsewhere(folder, tmp_path):
+    drafter = (folder / "drafter").rename(tmp_path / "mine")
+    (tmp_path / "model.tuned.yaml").write_text("method: eagle2\nnodes: 9\n")
+    own = Pipeline.from_pretrained(folder, method="tuned", drafter_path=drafter, **OPTIONS)
+    assert (own.method, own.settings.method.nodes) == ("eagle2", 9)
 
 
 def test_other_entrances_refuse_the_same(pipe):

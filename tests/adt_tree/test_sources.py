@@ -53,6 +53,25 @@ def test_folders_are_known_by_their_files(checkpoint, tmp_path):
         assert source_values(tmp_path / name, {})["model"] == name
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("illumina", "tiny"),
+        ("illumina/x", "tiny"),
+        ("lumina/work/x", "tiny"),  # too far from the files
+        ("emu3/x", "tiny"),
+        ("anole", "anole"),
+        ("Lumina-mGPT-7B-512/x", "lumina_mgpt"),
+        ("models--a--Lumina-mGPT/snapshots/1", "lumina_mgpt"),
+        ("lumina/anole", "anole"),
+    ],
+)
+def test_names_tell_apart_what_files_do_not(checkpoint, tmp_path, name, model):
+    (tmp_path / name).mkdir(parents=True)
+    shutil.copy(checkpoint / "config.json", tmp_path / name)
+    assert source_values(tmp_path / name, {})["model"] == model
+
+
 def test_known_hub_ids_need_no_look_at_the_hub():
     found = source_values("leloy/Anole-7b-v0.1-hf", {})
     assert found == {"model_path": "leloy/Anole-7b-v0.1-hf", "model": "anole"}
@@ -66,6 +85,23 @@ def test_what_is_none_of_these_is_refused():
             source_values(name, {})
     with pytest.raises(SettingsError, match="got 'emu_3'. Did you mean emu3"):
         source_values("emu_3", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "message"),
+    [
+        ("tiny", {"attention_bias": True}, "attention_bias: expected False, got True$"),
+        ("emu3", {"text_config": {"hidden_size": 0}}, "hidden_size: expected whole"),
+        ("llamagen", {"block_size": 8}, "block_size: expected a square, got 8$"),
+        ("llamagen", {"block_size": 9}, "expected 256.*; config.json: block_size is 9, expected 1"),
+    ],
+)
+def test_a_wrong_entry_is_named(tmp_path, name, entries, message):
+    folder = SMALL[name].write(tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | entries
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SettingsError, match=f"^{folder}: config.json: .*{message}"):
+        source_values(folder, {})
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

@@ -1,7 +1,10 @@
 """Blocks of compiled kernels equal the blocks that torch runs."""
 
+import os
 import platform
+import pwd
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -230,3 +233,20 @@ def test_the_library_is_compiled_once(tmp_path, monkeypatch) -> None:
         native.kernels.__wrapped__()
     assert [call[0] for call in calls].count("--version") == 2 and len(calls) == 4
     assert [path.suffix for path in (tmp_path / "adt-tree").iterdir()] == [".so"]
+
+
+def test_a_user_without_a_home_has_a_temporary_folder(tmp_path, monkeypatch) -> None:
+    def unknown(_):
+        raise KeyError
+
+    user = os.getuid()
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    compiler = native.Compiler(["c++"], "1", ())
+    for _ in range(2):  # also once it is there
+        assert compiler.library.parent == tmp_path / f"adt-tree-{user}"
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(native.NoKernels, match="another user's"):
+        _ = compiler.library

@@ -40,6 +40,13 @@ def test_a_damaged_file_is_measured_again(monkeypatch) -> None:
     assert '"fp64"' in probe._path().read_text()
 
 
+def test_a_folder_that_cannot_be_written_is_a_remark(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(probe, "_gain", lambda *_: 2.0)
+    (tmp_path / "adt-tree").touch()  # a file where the folder would be
+    assert gains(torch.float64, torch.float64) == {256: 4.0, 1024: 4.0}
+    assert f"since {probe._path()} cannot be written: File exists" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("width", "measured", "stored", "chosen"),
     [

@@ -79,6 +79,7 @@ def test_a_folder_under_another_name_is_refused(tmp_path, model, holds, change, 
     [
         ("anole", "Anole-7b-v0.1-hf"),
         ("tiny", "anole"),
+        ("tiny", "illumina"),
         ("anole", "anole-from-lumina"),
         ("anole", "x"),
         ("lumina_mgpt", "Lumina-mGPT-7B-768"),

@@ -1,6 +1,7 @@
 """GLM-Image's tokens against transformers: prompts, logits in both grids, whole images."""
 
 import json
+import locale
 import math
 import re
 import shutil
@@ -25,6 +26,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 import main
 from adt_tree import Pipeline
 from adt_tree.page.stage import Wish, stages
+from adt_tree.sources import source_values
 from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import SamplingSettings
@@ -81,6 +83,21 @@ def test_the_prompt_is_the_processors(session, original) -> None:
     assert [ids.count(words[name]) for name in ("<start>", "<sop>")] == [1, 2]
 
 
+def test_the_template_is_utf8_in_any_locale(original, tmp_path) -> None:
+    home = shutil.copytree(original.parent / "processor", tmp_path / "processor")
+    template = home / "chat_template.jinja"
+    template.write_bytes("{{ messages[0]['content'][0]['text'] }} – über".encode())
+    used = locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, "C")
+        assert glm_image.GlmWords(home).after == [" – über"]
+    finally:
+        locale.setlocale(locale.LC_CTYPE, used)
+    template.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="jinja cannot be rendered: 'utf-8'"):
+        glm_image.GlmWords(home)
+
+
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize(("dtype", "bound"), [("fp64", 2e-6), ("fp32", 1e-4)])
 def test_logits_in_both_grids(dtype, bound, share, tmp_path) -> None:
@@ -135,6 +152,7 @@ def test_the_published_sizes_on_the_meta_device() -> None:
 def test_the_folder_or_hub_id_of_the_whole_checkpoint_will_do(original, monkeypatch) -> None:
     root = str(original.parent)
     assert small_settings(original.parent, model="glm_image").model_path == str(original)
+    assert source_values(root, {}) == {"model": "glm_image", "model_path": root, "cfg": 1.0}
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: root)
     assert checkpoint_folder("zai-org/GLM-Image", "--model_path") == original
 
