@@ -17,6 +17,7 @@ from PIL import Image
 from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
 from configs.fields import found_at, mismatch, one_of, refusing
+from configs.methods import OF_YOUR_OWN
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_folder import (
     MANIFEST,
@@ -157,11 +158,13 @@ def _manifest(folder: Path, flag: str) -> Line:
         manifest = read_manifest(folder)
     settings = manifest["settings"]
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings.get(name), kind)]
+    advice = ""
     if not wrong and settings["verifier"] not in VERIFIERS:
-        wrong.append("verifier")
+        wrong, advice = ["verifier"], OF_YOUR_OWN
     if wrong:
         got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
-        raise mismatch(f"{flag} {folder / MANIFEST}", got, "settings that generate_images wrote")
+        wanted = "settings that generate_images wrote"
+        raise mismatch(f"{flag} {folder / MANIFEST}", got, wanted, advice)
     settings.setdefault("proposal", None)
     return manifest
 
