@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # imports torch
     from decoding.images import Job
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
+# The settings that change how long images take, not the images; and what older runs had without.
+TIMED = {"batch_size": 1, "cfg_mode": "parallel", "compile": "auto", "device_map": "single"}
 TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
 _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
 _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
@@ -136,7 +138,8 @@ class RunFolder:
             # settings that change the images are the same in all commands of a folder
             shared = ("settings", "identity", "earlier")
             last = {name: value for name, value in self._previous.items() if name not in shared}
-            last["batch_size"] = self._previous["settings"].get("batch_size")  # which changes times
+            settings = self._previous["settings"]
+            last |= {name: settings.get(name, usual) for name, usual in TIMED.items()}
             earlier = [*self._previous["earlier"], last]
         manifest = {
             "settings": settings_dict(self.settings),
@@ -276,6 +279,7 @@ def read_manifest(folder: Path) -> Line:
     for name in ("settings", "identity"):
         if not isinstance(content.get(name), dict):
             raise mismatch(str(path), f"no {name}", "a file that generate_images wrote")
+    content.setdefault("processes", 1)
     earlier = content.setdefault("earlier", [])
     if not isinstance(earlier, list) or not all(isinstance(command, dict) for command in earlier):
         raise mismatch(f"{path}: earlier", repr(earlier), "a list of commands")

@@ -22,6 +22,7 @@ from eval.metrics.base import ImageSet, Unavailable
 from runs.run_folder import (
     MANIFEST,
     RECORDS,
+    TIMED,
     TOKENS,
     TRACE,
     files_of,
@@ -165,7 +166,8 @@ def _manifest(folder: Path, flag: str) -> Line:
         got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
         wanted = "settings that generate_images wrote"
         raise mismatch(f"{flag} {folder / MANIFEST}", got, wanted, advice)
-    settings.setdefault("proposal", None)
+    for name, usual in ({"proposal": None} | TIMED).items():
+        settings.setdefault(name, usual)
     return manifest
 
 

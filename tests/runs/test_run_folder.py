@@ -68,7 +68,9 @@ def test_what_is_saved_is_there_again(settings, tmp_path, monkeypatch):
     fill(settings(batch_size=2))
     manifest = json.loads((tmp_path / "out/run.json").read_text())
     assert manifest["settings"]["batch_size"] == 2
-    assert [command["batch_size"] for command in manifest["earlier"]] == [1]
+    before = {"batch_size": 1, "compile": "auto", "cfg_mode": "parallel", "device_map": "single"}
+    assert [command | before for command in manifest["earlier"]] == manifest["earlier"] != []
+    assert manifest["earlier"][0]["processes"] == 1
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
