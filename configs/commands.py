@@ -54,7 +54,6 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(
         "write tables, image metrics and a report from run folders",
         (EvaluateSettings, RecipeFlags),
-        without=("plugin",),
     ),
     "extract_tokens": Command(
         "turn captioned or generated images into training data for drafters",

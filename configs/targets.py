@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
 
 from configs.fields import ROOT, one_of, refuse
@@ -28,11 +29,18 @@ class ImageSizes:
     largest: int  # side of the largest square
     default: str  # where neither the flag nor the folder's name says one
     named: tuple[str, ...] = ()  # sizes that a folder's name may end in, as Lumina-mGPT-7B-512
+    preview: int = 0  # side in tokens of the small grid that comes before a square's, if any does
 
     def usual(self, model_path: str) -> str:
         """Return the size that a public checkpoint is named after, or the model's default."""
         match = re.search(r"-([0-9]+)/*$", model_path)
         return match[1] if match and match[1] in self.named else self.default
+
+    def small_grid(self, height: int, width: int) -> tuple[int, int]:
+        """Return rows and columns of the small grid before that of an image of this shape."""
+        # Cut, not rounded, as in transformers' GlmImageProcessor.
+        rows, columns = sqrt(height / width) * self.preview, sqrt(width / height) * self.preview
+        return int(rows), int(columns)
 
 
 def inner_folder(folder: Path, name: str) -> Path:
@@ -172,7 +180,8 @@ TARGETS = {
         also="; for tokens without pictures, with `--include 'vision_language_encoder/*' "
         "'processor/*'`",
         flags=("target_size",),
-        sizes=ImageSizes(32, 2048, "1024"),  # its positions here have room for 2,048 squared
+        # its positions here have room for 2,048 squared
+        sizes=ImageSizes(32, 2048, "1024", preview=16),
         guided=False,
     ),
 }

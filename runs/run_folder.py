@@ -29,8 +29,17 @@ from PIL import Image
 from configs.fields import SettingsError, mismatch, settings_dict
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
-from support.durable import append_lines, encode_json, lock, reason, replace_file
-from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines, set_lines
+from support.durable import append_lines, encode_json, lock, new_file, reason, replace_file
+from support.json_files import (
+    Line,
+    numbered_lines,
+    read_object,
+    refuse_line,
+    scan_lines,
+    scan_texts,
+    set_lines,
+    stream_lines,
+)
 from support.processes import ALONE, Processes
 from support.provenance import revision, versions, with_hashes
 from support.wording import differences, first_of
@@ -39,6 +48,8 @@ if TYPE_CHECKING:  # imports torch
     from decoding.images import Job
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
+# The settings that change how long images take, not the images; and what older runs had without.
+TIMED = {"batch_size": 1, "cfg_mode": "parallel", "compile": "auto", "device_map": "single"}
 TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
 _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
 _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
@@ -46,8 +57,8 @@ _LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
 _POSITIVE = ("tokens", "target_forwards", "seconds")
 _FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
-# The ids in a file of records, which may be damaged elsewhere.
-_RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)
+# The id in a line of a file, which may be damaged elsewhere.
+_RECORDED = re.compile(rb'\{"id": "([^"/]+)"')
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 
@@ -127,8 +138,9 @@ class RunFolder:
         self.processes.wait()
         if self.processes.rank == 0 and self._parts(RECORDS):
             self.records, _ = finished_records(self.path)
+            size = sum(map(len, self._rounds()))
             with self._writing():
-                self._join(trace_lines(self.path))
+                self._join(size)
 
     def _begin(self, hardware: Line) -> None:
         earlier: list[Line] = []
@@ -136,7 +148,8 @@ class RunFolder:
             # settings that change the images are the same in all commands of a folder
             shared = ("settings", "identity", "earlier")
             last = {name: value for name, value in self._previous.items() if name not in shared}
-            last["batch_size"] = self._previous["settings"].get("batch_size")  # which changes times
+            settings = self._previous["settings"]
+            last |= {name: settings.get(name, usual) for name, usual in TIMED.items()}
             earlier = [*self._previous["earlier"], last]
         manifest = {
             "settings": settings_dict(self.settings),
@@ -149,7 +162,8 @@ class RunFolder:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "earlier": earlier,
         }
-        rounds = [] if self.settings.overwrite else trace_lines(self.path)  # damage stops it here
+        # damage stops it here
+        size = 0 if self.settings.overwrite else sum(map(len, self._rounds()))
         with self._writing():
             if self.settings.overwrite:
                 self._clear()
@@ -158,14 +172,30 @@ class RunFolder:
             (self.path / "img").mkdir(exist_ok=True)
             for path in (self.path / "img").glob(".*.tmp"):
                 path.unlink()
-            self._join(rounds)
+            self._join(size)
 
-    def _join(self, rounds: Iterable[Line]) -> None:
-        """Let records.jsonl and trace.jsonl hold the finished images, once; remove the parts."""
+    def _rounds(self) -> Iterator[bytes]:
+        """Yield the finished images' lines of the trace; a SettingsError names one that is none."""
+        # by id: after a kill during `_join`, rounds stand in a part and in the whole
+        sources: dict[str, Path] = {}
+        for path in files_of(self.path, TRACE):
+            for number, text, entry in stream_lines(path):
+                if not isinstance(entry.get("round"), int):
+                    refuse_line(path, number, f"a round {entry.get('round')!r}")
+                name = entry["id"]
+                if name in self.records and sources.setdefault(name, path) == path:
+                    yield text.removesuffix(b"\n") + b"\n"
+
+    def _join(self, size: int) -> None:
+        """Let records.jsonl and trace.jsonl hold the finished images, once; remove the parts.
+
+        size: of all `_rounds`, in bytes.
+        """
         set_lines(self.path / RECORDS, list(self.records.values()))
-        # after a kill during this, rounds stand in a part and in the whole: they count once
-        kept = {(r["id"], r["round"]): r for r in rounds if r["id"] in self.records}
-        set_lines(self.path / TRACE, list(kept.values()))
+        trace = self.path / TRACE
+        if self._parts(TRACE) or size != (trace.stat().st_size if trace.exists() else 0):
+            with new_file(trace) as file:
+                file.writelines(self._rounds())
         # Last, so that a kill at any point leaves every line in a part or in the whole.
         for path in (*self._parts(RECORDS), *self._parts(TRACE)):
             path.unlink()
@@ -235,9 +265,10 @@ class RunFolder:
         """Remove the images, records and trace of an earlier run, and nothing else."""
         files = [path for name in (RECORDS, TRACE) for path in files_of(self.path, name)]
         names = {
-            f"{name.decode(errors='replace')}.png"
+            f"{found[1].decode(errors='replace')}.png"
             for path in files
-            for name in _RECORDED.findall(path.read_bytes())
+            for _, text in scan_texts(path)
+            if (found := _RECORDED.match(text))
         }
         for path in files:
             path.unlink()
@@ -276,6 +307,7 @@ def read_manifest(folder: Path) -> Line:
     for name in ("settings", "identity"):
         if not isinstance(content.get(name), dict):
             raise mismatch(str(path), f"no {name}", "a file that generate_images wrote")
+    content.setdefault("processes", 1)
     earlier = content.setdefault("earlier", [])
     if not isinstance(earlier, list) or not all(isinstance(command, dict) for command in earlier):
         raise mismatch(f"{path}: earlier", repr(earlier), "a list of commands")
@@ -309,17 +341,6 @@ def is_saved(folder: Path, record: Line) -> bool:
     if digest is None:
         return content.startswith(_PNG_START) and content.endswith(_PNG_END)
     return hashlib.sha256(content).hexdigest() == digest
-
-
-def trace_lines(folder: Path) -> list[Line]:
-    """Return the rounds in trace.jsonl; a SettingsError names a line that is none."""
-    rounds = []
-    for path in files_of(folder, TRACE):
-        for number, entry in numbered_lines(path):
-            if not isinstance(entry.get("round"), int):
-                refuse_line(path, number, f"a round {entry.get('round')!r}")
-            rounds.append(entry)
-    return rounds
 
 
 def same_prompt(record: Line, prompt: str) -> bool:

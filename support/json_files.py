@@ -65,18 +65,32 @@ def set_lines(path: Path, lines: list[Line]) -> None:
 def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tuple[int, Line]]:
     """Return the objects that `durable.append_lines` wrote, with the numbers of their lines.
 
+    What is left out or refused: as by `stream_lines`.
+    """
+    return [(number, record) for number, _, record in stream_lines(path, key, finite)]
+
+
+def stream_lines(
+    path: Path, key: str = "id", finite: bool = True
+) -> Iterator[tuple[int, bytes, Line]]:
+    """Yield the objects that `durable.append_lines` wrote, with the numbers and texts of lines.
+
     A missing file has none, and a last line that a kill has cut is left out. A SettingsError names
     another line that is no object with the key: `id`, a text, or `step`, a whole number.
     """
-    content = _content(path) if path.exists() else b""
-    if content and (fault := failed_download(content)):
+    if not path.exists():
+        return
+    if path.stat().st_size and (fault := failed_download(path)):
         raise mismatch(str(path), fault, _LINES)
-    texts = content.removesuffix(b"\n").split(b"\n")
-    lines = [(number, _parse_line(text, key, finite)) for number, text in enumerate(texts, 1)]
-    for number, record in lines[:-1]:  # only what stands last can be the half that a kill left
+    cut: tuple[int, str] | None = None
+    for number, text in scan_texts(path):
+        if cut is not None:  # only what stands last can be the half that a kill left
+            refuse_line(path, *cut)
+        record = _parse_line(text, key, finite)
         if record is None:
-            refuse_line(path, number, shortened(texts[number - 1].decode(errors="replace")))
-    return [(number, record) for number, record in lines if record is not None]
+            cut = number, shortened(text.decode(errors="replace").removesuffix("\n"))
+        else:
+            yield number, text, record
 
 
 def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
@@ -84,13 +98,17 @@ def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
 
     NaN passes: whoever reads the figures says which one it is.
     """
+    for number, text in scan_texts(path):
+        yield number, _parse_line(text, "id", finite=False)
+
+
+def scan_texts(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield lines with their numbers, one by one: a trace of thousands of images is large."""
     try:
-        file = path.open("rb")  # line by line: a trace of thousands of images is large
+        with path.open("rb") as file:
+            yield from enumerate(file, 1)
     except OSError as error:
         raise _unreadable(path, error) from error
-    with file:
-        for number, text in enumerate(file, 1):
-            yield number, _parse_line(text, "id", finite=False)
 
 
 class JsonLog:

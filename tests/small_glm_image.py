@@ -11,11 +11,12 @@ from torch import Tensor
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from configs.schema import RunSettings
-from models.targets import glm_image
+from configs.targets import TARGETS
 from models.targets.glm_image import GlmImage
 from runs.session import Session, open_session
 
 CODES = 300
+SIZES = vars(TARGETS["glm_image"].sizes)  # which tests give a smaller `preview`
 NAMES = ("<pad>", "<sop>", "<eop>", "<|user|>")
 TEMPLATE = "{% for m in messages %}<|user|>\n{{ m['content'][0]['text'] }}\n{% endfor %}"
 
@@ -63,7 +64,7 @@ def processor_files(folder: Path) -> None:
 def open_glm_image(settings: RunSettings) -> Session:
     """Open a session whose small grid has 2 x 3 tokens; those of small models have 256, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(glm_image, "_PREVIEW", 3)
+        patch.setitem(SIZES, "preview", 3)
         return open_session(settings)
 
 

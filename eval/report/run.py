@@ -8,6 +8,7 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +18,13 @@ from PIL import Image
 from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
 from configs.fields import found_at, mismatch, one_of, refusing
+from configs.methods import OF_YOUR_OWN
+from configs.targets import TARGETS
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_folder import (
     MANIFEST,
     RECORDS,
+    TIMED,
     TOKENS,
     TRACE,
     files_of,
@@ -157,12 +161,15 @@ def _manifest(folder: Path, flag: str) -> Line:
         manifest = read_manifest(folder)
     settings = manifest["settings"]
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings.get(name), kind)]
+    advice = ""
     if not wrong and settings["verifier"] not in VERIFIERS:
-        wrong.append("verifier")
+        wrong, advice = ["verifier"], OF_YOUR_OWN
     if wrong:
         got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
-        raise mismatch(f"{flag} {folder / MANIFEST}", got, "settings that generate_images wrote")
-    settings.setdefault("proposal", None)
+        wanted = "settings that generate_images wrote"
+        raise mismatch(f"{flag} {folder / MANIFEST}", got, wanted, advice)
+    for name, usual in ({"proposal": None} | TIMED).items():
+        settings.setdefault(name, usual)
     return manifest
 
 
@@ -221,8 +228,8 @@ def read_reference(folder: str) -> ImageSet:
     return images
 
 
-def accepted_by_position(rounds: Iterable[Line], tokens: int, columns: int) -> np.ndarray:
-    """Return the accepted draft tokens of each token's round (rows, columns), NaN at the first.
+def accepted_by_position(rounds: Iterable[Line], tokens: int) -> np.ndarray:
+    """Return the accepted draft tokens of each token's round (tokens,), NaN at the first.
 
     ValueError if the rounds do not decide every position but the first.
     """
@@ -234,7 +241,7 @@ def accepted_by_position(rounds: Iterable[Line], tokens: int, columns: int) -> n
         accepted += [entry["accepted"]] * decided
     if len(accepted) != tokens:
         raise ValueError(f"found rounds up to position {len(accepted)} of {tokens}")
-    return np.reshape(accepted, (-1, columns))
+    return np.array(accepted)
 
 
 def read_maps(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -254,20 +261,27 @@ def read_maps(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], li
     for name, entries in rounds.items():
         record = run.records[name]
         try:
-            columns = _columns(record["tokens"], run.path(record))
-            maps[name] = accepted_by_position(entries.values(), record["tokens"], columns)
+            first, columns = _grid(run, record)
+            accepted = accepted_by_position(entries.values(), record["tokens"])
+            maps[name] = accepted[first:].reshape(-1, columns)
         except (ValueError, KeyError, TypeError) as error:
             faults.append(f"{name}: a trace that cannot be used ({error!r})")
     return maps, faults
 
 
-def _columns(tokens: int, path: Path) -> int:
-    """Return the tokens per row, by the image's size; ValueError if they do not fill such rows."""
-    with Image.open(path) as image:
+def _grid(run: Run, record: Line) -> tuple[int, int]:
+    """Return the tokens before those of the picture, and the picture's per row, by its shape.
+
+    ValueError if the tokens do not fill such rows.
+    """
+    with Image.open(run.path(record)) as image:
         width, height = image.size
     # Records have no grid; tokens are square, so the picture's shape gives it.
+    target = TARGETS.get(run.settings["model"])
+    first = prod(target.sizes.small_grid(height, width)) if target and target.sizes else 0
+    tokens = record["tokens"] - first
     columns = max(1, round((tokens * width / height) ** 0.5))
-    if tokens % columns:
-        got = f"{tokens} tokens for {width} x {height} pixels"
+    if tokens < 1 or tokens % columns:
+        got = f"{record['tokens']} tokens for {width} x {height} pixels"
         raise ValueError(f"found {got}; they do not fill its rows")
-    return columns
+    return first, columns

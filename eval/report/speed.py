@@ -1,6 +1,6 @@
 """How fast the runs are: seconds, forward passes and tokens per round, against a baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -8,7 +8,7 @@ from statistics import fmean
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.measure import exceeds_tau
-from runs.run_folder import tau
+from runs.run_folder import TIMED, tau
 from support.json_files import Line
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
@@ -16,6 +16,8 @@ from support.json_files import Line
 _DISTRIBUTION = ("model", "model_path", "tokenizer_path", "text_encoder_path", "target_size",
                  "negative_prompt", "quantize", "temperature", "top_k", "top_p", "cfg")  # fmt: skip
 _MACHINE = ("dtype", "device", "vq_path")
+# What run.json says of a command besides, in words.
+_COMMAND = {"hardware": "hardware", "versions": "versions", "processes": "number of processes"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Baseline:
     run: Run
     keys: tuple[Key, ...]  # of the images in both
     distributions: tuple[str, ...]  # differing checkpoints or sampling: nothing can be compared
-    doubts: tuple[str, ...]  # differing machines or batch sizes, which change seconds and rounding
+    doubts: tuple[str, ...]  # differing machines or `TIMED`, which change seconds and rounding
 
     @property
     def usable(self) -> bool:
@@ -56,10 +58,10 @@ class Baseline:
 def compared(run: Run, other: Run) -> Baseline:
     identities = run.manifest["identity"], other.manifest["identity"]
     doubts = _differences(_MACHINE, *identities)
-    doubts += _differences(("batch_size",), run.settings, other.settings)
+    doubts += _differences(TIMED, run.settings, other.settings)
     doubts += [
-        f"other {name} than {other.name}"
-        for name in ("hardware", "versions")
+        f"other {words} than {other.name}"
+        for name, words in _COMMAND.items()
         if run.manifest.get(name) != other.manifest.get(name)
     ]
     if run is not other:
@@ -88,16 +90,16 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
 
 def _resumptions(run: Run) -> list[str]:
     """Return, in words, what differs between the commands that made a run's images."""
-    latest = run.manifest | {"batch_size": run.settings["batch_size"]}
+    latest = run.manifest | {name: run.settings[name] for name in TIMED}
     return [
-        f"resumed with other {name}"
-        for name in ("batch_size", "hardware", "versions")
-        # commands of older folders have no batch size
+        f"resumed with other {_COMMAND.get(name, name)}"
+        for name in (*TIMED, *_COMMAND)
+        # commands of older folders lack settings
         if any(one.get(name) not in (None, latest.get(name)) for one in run.manifest["earlier"])
     ]
 
 
-def _differences(names: Sequence[str], ours: Line, theirs: Line) -> list[str]:
+def _differences(names: Iterable[str], ours: Line, theirs: Line) -> list[str]:
     return [
         f"--{name} {ours.get(name)!r}, baseline {theirs.get(name)!r}"
         for name in names
@@ -129,7 +131,7 @@ class SpeedRow:
     compression: float | None = None  # forward passes of the baseline / forward passes
     common: int | None = None  # images in both runs
     identical: int | None = None  # of them, those with the same tokens
-    doubtful: bool = False  # machine or batch size differ from the baseline's
+    doubtful: bool = False  # machine or `TIMED` differ from the baseline's
     above_tau: bool = False  # the speed-up over plain decoding exceeds tau, which only noise does
     paper: PublishedCell | None = None  # the paper's figures for the same cell
     distribution: Mapping[str, object] = field(default_factory=dict)  # `_DISTRIBUTION` by flag

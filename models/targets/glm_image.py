@@ -6,7 +6,6 @@ ends. There is no unconditional row. A token stands for 32 x 32 pixels, which di
 GlmImagePipeline paints where the whole checkpoint is there; else tokens are written.
 """
 
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +47,7 @@ _BUILT = {"hidden_act": ("silu",), "attention_bias": (True,)}
 # Of the largest image and its small grid, and 2,000 for a prompt. Caches have room for all.
 _POSITIONS = 6400
 UNREAD = ("model.visual.", "model.vqmodel.")  # what reads pictures given to the model
-_CELL, _PREVIEW = 32, 16  # pixels of a token; side of the small grid of a square
+_CELL = 32  # pixels of a token
 _TOKENS = {"grid_bos_token": "<sop>", "grid_eos_token": "<eop>", "bos_token": None}
 _TEXT = "\ue000"  # stands for the text in a rendered template
 _TOKENS_ONLY = (
@@ -125,10 +124,7 @@ class GlmPrompts(Prompts):
 
     def image_grid(self) -> ImageGrid:
         grid = super().image_grid()
-        rows, columns = grid.rows, grid.columns
-        # Cut, not rounded, as in transformers' GlmImageProcessor.
-        sides = math.sqrt(rows / columns) * _PREVIEW, math.sqrt(columns / rows) * _PREVIEW
-        return replace(grid, preview=tuple(map(int, sides)))
+        return replace(grid, preview=self.sizes.small_grid(grid.rows, grid.columns))
 
     def ids(self, text: str) -> list[int]:
         words, grid = self.words, self.grid
@@ -230,7 +226,8 @@ class GlmImage(Family):
         return TokenPicture(GlmPainter(_root(folder), options.device))
 
     def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
-        return ImageCodes(_codes(read_object(folder / "config.json")), _PREVIEW, _CELL)
+        side = GlmPrompts.sizes.preview
+        return ImageCodes(_codes(read_object(folder / "config.json")), side, _CELL)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         config, spec = self._config(folder)

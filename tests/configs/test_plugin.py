@@ -3,9 +3,12 @@
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
+from made_runs import write_run
 from stand_ins import empty_checkpoint
 
 import main
@@ -89,6 +92,16 @@ def test_its_images_are_those_of_plain_decoding(plugin, tmp_path):
     assert main.main([*words, *own]) == main.main([*words, "plain", "--method=ar"]) == 0
     mine, plain = ((tmp_path / name / "img/00000_0.png") for name in ("mine", "plain"))
     assert mine.read_bytes() == plain.read_bytes()
+
+
+def test_runs_by_its_rule_are_evaluated(plugin, capsys):
+    flags = {"method": "mine", "proposal": "coupled", "verifier": "strict"}
+    write_run(Path("own"), [np.zeros((8, 8, 3), np.uint8)], ["a red circle"], flags)
+    words = ["evaluate", "--output_dir=own", "--metrics=none", "--cache_dir=features"]
+    assert main.main(words) != 0
+    assert "got --verifier 'strict'. If it is one of your own" in capsys.readouterr().err
+    assert main.main([*words, f"--plugin={plugin}"]) == 0
+    assert "| own | mine, coupled |" in capsys.readouterr().out
 
 
 def test_a_module_that_is_not_there_is_refused_and_a_broken_one_keeps_its_traceback(plugin):

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from runs.generate import generate_images
 from runs.prompts import PromptItem
 from runs.run_folder import RunFolder
+from support.durable import append_lines
 from support.json_files import read_lines
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -68,7 +70,9 @@ def test_what_is_saved_is_there_again(settings, tmp_path, monkeypatch):
     fill(settings(batch_size=2))
     manifest = json.loads((tmp_path / "out/run.json").read_text())
     assert manifest["settings"]["batch_size"] == 2
-    assert [command["batch_size"] for command in manifest["earlier"]] == [1]
+    before = {"batch_size": 1, "compile": "auto", "cfg_mode": "parallel", "device_map": "single"}
+    assert [command | before for command in manifest["earlier"]] == manifest["earlier"] != []
+    assert manifest["earlier"][0]["processes"] == 1
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
@@ -100,6 +104,25 @@ def test_what_a_kill_leaves_is_mended(settings, tmp_path):
     assert list(open_folder(settings())) == ["00000_0"]
     assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == ["00000_0"] * 2
     assert not list((tmp_path / "out/img").glob(".*"))
+
+
+def test_a_trace_is_read_line_by_line_and_written_only_if_an_image_is_dropped(settings, tmp_path):
+    """A trace of a night has gigabytes."""
+    path, names = tmp_path / "out/trace.jsonl", [f"0000{n}_0" for n in range(8)]
+    fill(settings(), *names)
+    rounds = [{"round": n, "top1": "0" * 5000} for n in range(100)]
+    append_lines(path, [{"id": name} | each for name in names for each in rounds])  # 4 MB
+    (tmp_path / "out/img/00002_0.png").unlink()
+    written = [path.stat().st_ino]
+    for _ in range(2):
+        tracemalloc.start()
+        fill(settings())
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+        tracemalloc.stop()
+        written.append(path.stat().st_ino)
+    assert written[0] != written[1] == written[2]
+    kept = [(line["id"], line["round"]) for line in read_lines(path)]
+    assert kept == [(name, n) for name in names if name != "00002_0" for n in range(100)]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from browser import thinned
 from families import SMALL, size_flag
 from made_runs import pictures
 from ran import ran
-from small_glm_image import write_glm_image
+from small_glm_image import SIZES, write_glm_image
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
@@ -24,7 +24,6 @@ from configs.fields import SettingsError
 from configs.schema import ROOT
 from models.codecs.codebook import load_table, table_path
 from models.registry import FAMILIES
-from models.targets import glm_image
 from models.targets.llamagen import LlamaGen
 from scripts.paper.needs import methods_of, paper_needs
 from support.border import Failure
@@ -76,7 +75,7 @@ def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     for stage, side in SIDES.items():
         monkeypatch.setitem(FAMILIES, stage, LlamaGen(side))
-    monkeypatch.setattr(glm_image, "_PREVIEW", 3)  # few tokens
+    monkeypatch.setitem(SIZES, "preview", 3)  # few tokens
     each = ["benchmark", *["generate_images"] * 3, "evaluate"]
     assert [words[0] for words in script_commands] == [NEEDS, *each * len(temperatures)]
     for words in script_commands:

@@ -1,5 +1,7 @@
 """The metrics' formulas against other computations on small made data; intervals."""
 
+from math import comb
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,15 @@ from torch_fidelity.metric_fid import fid_features_to_statistics, fid_statistics
 from torch_fidelity.metric_prc import prc_features_to_metric
 
 from eval.metrics.fid import Gaussian, frechet_distance
-from eval.metrics.intervals import jackknife, mean_interval, paired_ratio, share_interval
+from eval.metrics.intervals import (
+    Estimate,
+    jackknife,
+    mean_interval,
+    paired_difference,
+    paired_ratio,
+    share_interval,
+    tango,
+)
 from eval.metrics.precision_recall import covered, radii
 
 
@@ -49,6 +59,51 @@ def test_interval_of_a_share():
     assert (half["low"], half["high"]) == pytest.approx((0.2366, 0.7634), abs=1e-4)
     assert share_interval([2, 3] * 5, [2, 3] * 5)["low"] == figures["low"]
     assert "bootstrap" in share_interval([1, 2] * 5, [2, 2] * 5)["interval"]
+
+
+def test_interval_of_a_paired_difference_of_shares():
+    def of(gained, lost, same):
+        ours, theirs = [1] * gained + [0] * lost, [0] * gained + [1] * lost
+        pairs = ([(hit, 1) for hit in hits + same] for hits in (ours, theirs))
+        return paired_difference(*pairs)
+
+    # airway reactivity of 21 children (Fagerland et al. 2014, Statistics in Medicine 33, table V)
+    airway = of(1, 7, [1] + [0] * 12)
+    assert airway.value == -6 / 21
+    assert (airway.low, airway.high) == pytest.approx((-0.517, -0.026), abs=5e-4)
+    none = of(0, 0, [1] * 20 + [0] * 12)
+    end = 1.96**2 / (32 + 1.96**2)  # by hand: (32 d)^2 = 1.96^2 32 |d| (1 - |d|)
+    assert (none.value, none.low, none.high) == (0, pytest.approx(-end), pytest.approx(end))
+    assert (of(4, 0, []).high, of(0, 4, []).low) == (pytest.approx(1), pytest.approx(-1))
+
+
+def test_a_difference_without_spread_has_no_interval():
+    """It says nothing of other images."""
+    shares = [(n % 3, 3) for n in range(30)]
+    assert paired_difference(shares, shares) == Estimate(0, None, None)
+    ends = paired_difference([(n + 1, 3) for n, _ in shares], shares)
+    assert (ends.value, ends.low, ends.high) == (pytest.approx(1 / 3), None, None)
+    ends = paired_difference([(3, 3), *shares[1:]], shares)
+    assert ends.low == 0 < ends.value < ends.high
+
+
+@pytest.mark.parametrize(("images", "gain", "loss"), [(16, 0.06, 0.01), (40, 0.06, 0.01)])
+def test_tangos_interval_covers_the_truth_where_that_of_standard_errors_does_not(
+    images, gain, loss
+):
+    """Over all outcomes, each with its probability."""
+    covered, by_errors, difference = 0.0, 0.0, gain - loss
+    for gained in range(images + 1):
+        for lost in range(images + 1 - gained):
+            same = images - gained - lost
+            ways = comb(images, same) * comb(gained + lost, lost)
+            chance = ways * gain**gained * loss**lost * (1 - gain - loss) ** same
+            low, high = tango(gained, lost, images)
+            covered += chance * (low <= difference <= high)
+            apart = (gained - lost) / images
+            error = ((gained + lost) / images - apart**2) ** 0.5 / images**0.5
+            by_errors += chance * (abs(apart - difference) <= 1.96 * error)
+    assert by_errors < 0.92 and 0.95 <= covered <= 1
 
 
 def test_jackknife_of_a_mean_is_its_standard_error():

@@ -134,9 +134,19 @@ def test_traces_of_the_images_on_show(folder):
     assert faults[1].startswith("00002_0: a trace that cannot")
 
 
+def test_a_map_of_glm_image_is_of_the_grid_that_the_picture_shows(tmp_path):
+    folder, picture = tmp_path / "run", np.zeros((64, 96, 3), dtype=np.uint8)
+    # 13 x 19 tokens of the small grid, then 2 x 3
+    write_run(folder, [picture], ["p"], {"model": "glm_image"}, tokens=253)
+    rounds = [{"id": "00000_0"} | entry for entry in rounds_of([2] * 82 + [0, 1, 2])]
+    (folder / "trace.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rounds))
+    maps, faults = read_maps(read_run(str(folder), "run"), {"00000_0"})
+    assert maps["00000_0"].tolist() == [[0, 1, 1], [2, 2, 2]] and not faults
+
+
 def test_a_position_has_the_acceptance_of_the_round_that_decided_it() -> None:
-    accepted = accepted_by_position(rounds_of([2, 0, 1]), 7, 1)
-    np.testing.assert_array_equal(accepted.ravel(), [np.nan, 2, 2, 2, 0, 1, 1])
+    accepted = accepted_by_position(rounds_of([2, 0, 1]), 7)
+    np.testing.assert_array_equal(accepted, [np.nan, 2, 2, 2, 0, 1, 1])
 
 
 @pytest.mark.parametrize("damage", [{"position": 5}, {"accepted": 9}, {"top1": [0.1, 0.2]}])
@@ -144,6 +154,6 @@ def test_rounds_that_do_not_fit_are_refused(damage) -> None:
     broken = rounds_of([2, 0, 1])
     broken[1] |= damage
     with pytest.raises(ValueError, match="round 1 does not continue at position 4"):
-        accepted_by_position(broken, 7, 1)
+        accepted_by_position(broken, 7)
     with pytest.raises(ValueError, match="up to position 5 of 7"):
-        accepted_by_position(rounds_of([2, 0]), 7, 1)
+        accepted_by_position(rounds_of([2, 0]), 7)

@@ -116,12 +116,32 @@ def test_other_distributions_are_not_compared_and_other_batch_sizes_are_marked(p
     assert cells["same images"] == "9/9 (!)"
 
 
+def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, make):
+    usual = {"compile": "auto", "cfg_mode": "parallel", "device_map": "single"}
+    assert row_of(make("usual", usual), plain).warnings == ()
+    assert row_of(make("off", {"compile": "off"}), plain).warnings == (
+        "--compile 'off', baseline 'auto'",
+    )
+    other = {"cfg_mode": "sequential", "device_map": "auto"}
+    assert row_of(plain, make("other", other)).warnings == (
+        "--cfg_mode 'parallel', baseline 'sequential'",
+        "--device_map 'single', baseline 'auto'",
+    )
+    two = replace(plain, manifest=plain.manifest | {"processes": 2})
+    assert row_of(two, plain).warnings == ("other number of processes than plain",)
+
+
 @pytest.mark.parametrize(
     ("earlier", "doubted"),
     [
         ({}, None),  # of an older folder
         ({"batch_size": 1, "hardware": {"device": "cpu"}, "versions": {"torch": "x"}}, None),
+        ({"batch_size": None}, None),  # of settings that lacked it
         ({"batch_size": 4}, "batch_size"),
+        ({"compile": "off"}, "compile"),
+        ({"cfg_mode": "sequential"}, "cfg_mode"),
+        ({"device_map": "auto"}, "device_map"),
+        ({"processes": 2}, "number of processes"),
         ({"hardware": {"device": "cuda"}}, "hardware"),
         ({"versions": {"torch": "y"}}, "versions"),
     ],

@@ -17,7 +17,7 @@ from fakes import finished
 from families import PLAIN, PROMPTS, cached_logits, extracted, greedy
 from PIL import Image
 from small import OPTIONS, shapes_of, small_settings
-from small_glm_image import CODES, codes_of, write_glm_image, write_painter
+from small_glm_image import CODES, SIZES, codes_of, write_glm_image, write_painter
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
@@ -36,7 +36,6 @@ from models.base import ImageGrid
 from models.codecs.glm_codec import vision_network
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
-from models.targets import glm_image
 from models.targets.glm_image import GlmImage
 from runs.session import Session, open_session
 from support.json_files import read_lines
@@ -177,7 +176,7 @@ def test_codes_of_a_picture_are_those_of_transformers(original, tmp_path) -> Non
 
 @pytest.mark.parametrize("drafter", ["eagle", "block"])
 def test_a_drafter_learns_from_the_targets_images(drafter, original, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(glm_image, "_PREVIEW", 3)  # 2 x 3 tokens of the small grid
+    monkeypatch.setitem(SIZES, "preview", 3)  # 2 x 3 tokens of the small grid
     (tmp_path / "prompts.txt").write_text("\n".join(f"{number} cats" for number in range(5)))
     model = f"--model glm_image --model_path {original} --target_size 96x64 --device cpu"
     tokens, out = tmp_path / "tokens", tmp_path / "out"
@@ -195,7 +194,7 @@ def test_a_drafter_learns_from_the_targets_images(drafter, original, tmp_path, m
 
 
 def test_the_page_shows_the_large_grid(original, monkeypatch) -> None:
-    monkeypatch.setattr(glm_image, "_PREVIEW", 3)
+    monkeypatch.setitem(SIZES, "preview", 3)
     pipe = Pipeline.from_pretrained(
         original, method="jacobi", target_size="96x64", dtype="fp64", device="cpu"
     )
