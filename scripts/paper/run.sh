@@ -88,6 +88,7 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
     echo "measured already: $out/benchmark.txt"
     return
   fi
+  rm -f "$out/benchmark.words" # a new benchmark.json is not the old words'
   "$PY" main.py benchmark "$@" --output_dir "$out" >"$out/benchmark.partial"
   mv "$out/benchmark.partial" "$out/benchmark.txt"
   echo "$made" >"$out/benchmark.words"

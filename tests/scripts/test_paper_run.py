@@ -142,6 +142,12 @@ def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
     assert measured() and not measured()
     (out.parent / "hashes.json").write_text("{}")
     assert measured(), "the weights are others now"
+    failing = tmp_path / "failing"
+    failing.write_text('#!/bin/sh\n[ "$2" != benchmark ]\n')
+    failing.chmod(0o755)
+    with pytest.raises(AssertionError):
+        measured(BENCH="3", PY=str(failing))
+    assert measured(), "benchmark.json may be of the table that failed"
 
 
 def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp_path) -> None:
