@@ -30,7 +30,7 @@ from adt_tree.sources import (
 )
 from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
-from configs.command_line import METHOD_FLAGS, TUNED, listed_method, run_values_of
+from configs.command_line import METHOD_FLAGS, TUNED, listed_method, overridden, run_values_of
 from configs.fields import Values, flags_in, mismatch, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -114,8 +114,8 @@ class Pipeline:
         """
         with python_names():
             check_names(settings, _LIGHT, "from_pipe")
-            # As a recipe: another method then drops what was set for the old one (with_method).
-            recipe = pipe._recipe | pipe._given
+            # As a recipe: another method then drops what was set for the old one.
+            recipe = overridden(pipe._recipe, pipe._given)
             other = cls(recipe, as_flags(settings), pipe.weights)
         other.set_progress_bar_config(**pipe._bar)
         return other

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from configs.command_line import TUNED, read_recipe
+from configs.command_line import TUNED, overridden, read_recipe
 from configs.fields import (
     Settings,
     SettingsError,
@@ -169,7 +169,7 @@ def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     if not path.is_file():
         writer = f"`python main.py tune --model {target.model}`"
         refuse("method", TUNED, f"only after {writer}, which writes {path}")
-    return recipe | read_recipe(str(path), "generate_images"), others
+    return overridden(recipe, read_recipe(str(path), "generate_images")), others
 
 
 def _model_in(path: str) -> str:

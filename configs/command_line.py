@@ -130,7 +130,8 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     recipe: Values = model_defaults(models[0]) if models and "cfg" in flags else {}
     for values in recipes:
         foreign = _FILE_FLAGS if models and values.get("model", models[0]) != models[0] else ()
-        recipe |= {name: value for name, value in values.items() if name not in foreign}
+        kept = {name: value for name, value in values.items() if name not in foreign}
+        recipe = overridden(recipe, kept)
     return recipe, given
 
 
@@ -178,16 +179,21 @@ def absolute_paths(values: Values, flags: Mapping[str, Field]) -> Values:
 
 
 def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:
-    """Return all values of a recipe and a command line, and the method that they make.
+    """Return all values of a recipe and a command line, and the method that they make."""
+    values = overridden(recipe, given)
+    return values, build(MethodSettings, values)
 
-    A command line with another method or rule leaves out what the recipe sets for its own.
+
+def overridden(recipe: Values, given: Values) -> Values:
+    """Return the values of a recipe and of what wins over it: a later recipe, or a command line.
+
+    Another method or rule leaves out what the recipe sets for its own.
     """
     values = recipe | given
     if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
         kept = applicable(values)
         recipe = {name: v for name, v in recipe.items() if name not in METHOD_FLAGS or name in kept}
-        values = recipe | given
-    return values, build(MethodSettings, values)
+    return recipe | given
 
 
 def listed_method(entry: str, shared: Values, source: str = "--methods") -> MethodSettings:

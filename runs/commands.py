@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from configs.benchmark import CANDIDATES, BenchmarkSettings, TuneSettings, entries_of, read_sweep
-from configs.command_line import METHOD_FLAGS, listed_method, read, run_values_of, with_method
+from configs.command_line import (
+    METHOD_FLAGS,
+    listed_method,
+    overridden,
+    read,
+    run_values_of,
+    with_method,
+)
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import Values, build, missing, refuse
@@ -203,8 +210,7 @@ def engine_settings(recipe: Values, given: Values, owner: type[E] = EngineSettin
 
 def _values(command: str, texts: Mapping[str, str]) -> Values:
     """Return what the recipes and the command line say; the command line wins."""
-    recipe, given = read(command, texts)
-    return recipe | given
+    return overridden(*read(command, texts))
 
 
 def _checked(owner: type[E], values: Values, given: Values, method: MethodSettings) -> E:

@@ -36,9 +36,10 @@ if [ -z "${METHODS:-}" ]; then
     done
   done
 fi
-# A table that passed has this in its folder, and counts for the same command and code only.
+# A table that passed has this in its folder, and counts for the same command, model and code only.
 made="$METHODS $MODEL $PROMPTS $SEEDS"
-code=(main.py ckpts configs decoding drafters eval models runs support)
+made+=" $({ find -L "$MODEL" -type f -exec cksum {} + || :; } 2>/dev/null | sort | cksum)"
+code=(main.py configs decoding drafters eval models runs support)
 [ ! -e .git ] || made+=" $({ git ls-tree HEAD "${code[@]}"; git diff HEAD -- "${code[@]}" || :; } 2>/dev/null | cksum)"
 failed=()
 for dtype in fp64 fp32; do

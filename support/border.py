@@ -1,8 +1,8 @@
 """Where a command ends: what it raises becomes one line on stderr and an exit code.
 
 0   done
-1   it could not be done: a disk is full, a file cannot be read or written, nothing could be used, a
-    package of an extra is not installed
+1   it could not be done: a disk or a GPU is full, a file cannot be read or written, nothing could
+    be used, a package of an extra is not installed
 2   a flag, recipe or file cannot be used (SettingsError)
 130 interrupted (Ctrl-C)
 
@@ -25,6 +25,11 @@ from typing import Any, TextIO
 
 from configs.fields import SettingsError
 from support.extras import missing_extra
+
+OUT_OF_MEMORY = (
+    "the GPU is too small, or in use; docs/memory.md lists what to try, such as --dtype bf16, a "
+    "smaller --batch_size or --vq_device cpu"
+)
 
 
 class Failure(Exception):
@@ -83,6 +88,11 @@ def run_guarded(
             if (words := missing_extra(error)) is None:
                 raise
             code = _tell(words, 1)
+        except RuntimeError as error:
+            # by its text: torch has no type for it where others filled the GPU before
+            if "out of memory" not in str(error):
+                raise
+            code = _tell(f"out of memory: {OUT_OF_MEMORY} ({str(error).splitlines()[0]})", 1)
         except OSError as error:
             code = _tell(_words(error), 1)
         except KeyboardInterrupt:

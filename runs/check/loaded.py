@@ -36,6 +36,7 @@ from runs.session import DTYPES, Session, open_session, target_options
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
+from support.border import OUT_OF_MEMORY
 
 SCENES = (301, 304, 305)  # of the test split: clouds and a plain ground, with large shapes
 TOKENS, IMAGES = 64, 2  # that every method generates
@@ -51,7 +52,6 @@ MIXED = (
     "weights of several models, of an interrupted download or wrongly converted: compare sizes and "
     "checksums of all files with their source"
 )
-OUT_OF_MEMORY = "the GPU is too small, or in use: --dtype bf16, --vq_device cpu, --device cpu"
 
 
 class FirstRows:

@@ -29,7 +29,7 @@ recipe=$1 prompts=$2
 cd "$(dirname "$0")/../.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 METHODS=${METHODS:-ar eagle2 adt}
-IMAGES=${IMAGES:-100} BENCH=${BENCH:-10} REPEATS=${REPEATS:-3}
+IMAGES=${IMAGES:-100} BENCH=${BENCH:-10} REPEATS=${REPEATS:-3} TEMPERATURES=${TEMPERATURES:-1 0}
 OUT=${OUT:-outputs/paper/${recipe}_$(basename "$prompts" .txt)}
 case $prompts in coco) prompts=MSCOCO2017Val ;; parti) prompts=PartiPrompts ;; esac
 read -ra flags <<<"${FLAGS:-}"
@@ -66,6 +66,13 @@ for row in $METHODS; do
   [ -z "$file" ] || recipes+=("$file")
 done
 
+images_of() { # images_of ROW: the words that make its images at $temperature, into `words`
+  local file=$(recipe_of "$1")
+  if [ -n "$file" ]; then words=(--config "$file,$model"); else words=(--config "$model" --method "$1"); fi
+  words+=(--temperature "$temperature" --num_images "$IMAGES")
+  words+=(--output_dir "$OUT/T$temperature/$(basename "$1" .yaml)" "${flags[@]}")
+}
+
 inputs() { # the content of the files that a table is made from; of weights their hashes
   local file parts
   IFS=, read -ra parts <<<"$model"
@@ -81,6 +88,7 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
     echo "measured already: $out/benchmark.txt"
     return
   fi
+  rm -f "$out/benchmark.words" # a new benchmark.json is not the old words'
   "$PY" main.py benchmark "$@" --output_dir "$out" >"$out/benchmark.partial"
   mv "$out/benchmark.partial" "$out/benchmark.txt"
   echo "$made" >"$out/benchmark.words"
@@ -88,26 +96,31 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
 }
 
 step "files"
-words=$(printf '%q ' --config "$model" --num_images "$IMAGES" "${flags[@]}")
-"$PY" -m scripts.paper.needs --flags="$words" --methods="$METHODS" --evaluate="${EVALUATE:-}" \
+words=(--config "$model" --num_images "$IMAGES" "${flags[@]}")
+"$PY" -m scripts.paper.needs --flags="$(printf '%q ' "${words[@]}")" --methods="$METHODS" --evaluate="${EVALUATE:-}" \
   --hashes="$OUT/hashes.json"
 case "$prompts ${FLAGS:-}" in
 *--prompt_file*) ;;
 PartiPrompts* | MSCOCO2017Val*) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;;
 esac
 
-for temperature in ${TEMPERATURES:-1 0}; do
+runs=
+for temperature in $TEMPERATURES; do
+  for row in $METHODS; do images_of "$row"; runs+=$(printf '%q ' "${words[@]}")$'\n'; done
+done
+"$PY" -m scripts.paper.refused --runs="$runs" # before a table is measured that has no images
+
+for temperature in $TEMPERATURES; do
   out=$OUT/T$temperature folders=
   mkdir -p "$out"
   step "T = $temperature: speed on $BENCH prompts"
   measure "$out" --config "$model" --temperature "$temperature" --num_images "$BENCH" \
     --repeats "$REPEATS" --methods "${entries#,}" "${flags[@]}"
   for row in $METHODS; do
-    name=$(basename "$row" .yaml) file=$(recipe_of "$row")
+    name=$(basename "$row" .yaml)
     step "T = $temperature: images by $name"
-    if [ -n "$file" ]; then made=(--config "$file,$model"); else made=(--config "$model" --method "$row"); fi
-    "$PY" main.py generate_images "${made[@]}" --temperature "$temperature" \
-      --num_images "$IMAGES" --output_dir "$out/$name" "${flags[@]}"
+    images_of "$row"
+    "$PY" main.py generate_images "${words[@]}"
     folders+=,$out/$name
   done
   step "T = $temperature: tables"

@@ -158,6 +158,13 @@ def test_files_are_found_from_another_working_folder(checkpoint, pipe, tmp_path,
     drafted.to(torch.float32)
 
 
+def test_a_method_in_place_of_the_recipes_keeps_no_number_of_its_own(checkpoint, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"method: adt\nproposal: topk\nadt_beta: 0.5\nmodel_path: {checkpoint}\n")
+    own = Pipeline.from_pretrained(recipe, method="jacobi", device="cpu", progress_bar=False)
+    assert Pipeline.from_pipe(own, temperature=0.5).settings.method == own.settings.method
+
+
 def test_to_moves_only_what_has_to_move(checkpoint):
     pipe = Pipeline.from_pretrained(checkpoint, method="ar", progress_bar=False)
     weights = pipe.weights

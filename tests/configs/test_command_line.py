@@ -25,7 +25,7 @@ from configs.schema import (
     RunSettings,
     SamplingSettings,
 )
-from runs.commands import benchmark_settings, run_settings
+from runs.commands import benchmark_settings, page_settings, run_settings
 
 CONFIGS = ROOT / "configs"
 
@@ -111,6 +111,26 @@ def test_recipes_by_commas(run, checkpoint):
     assert run(f"--config={anole}", "--method=ar").drafter_path is None
     with pytest.raises(SettingsError, match="--drafter_path ckpts/anole/.*: .*does not exist"):
         run(f"--config={anole}")
+
+
+def test_the_method_of_a_later_recipe_leaves_the_earlier_ones_numbers_out(run, bench, recipe):
+    adt, block = CONFIGS / "paper" / "adt.yaml", CONFIGS / "fast" / "block58.yaml"
+    joined = MethodSettings("block", "topk", depth=18, width=4, nodes=58)
+    assert run(f"--config={adt},{block}").method == joined, "proposal is a flag of both"
+    assert run(f"--config={block},{adt}").method == run(f"--config={adt}").method
+    assert bench(f"--config={adt},{block}").methods == (MethodSettings("ar"), joined)
+    again = run(f"--config={adt},{block},{adt}", "--method=eagle2")
+    assert again.method == MethodSettings("eagle2", "topk", nodes=58)
+    rule = recipe("method: eagle2\nverifier: lantern\nlantern_k: 7\n", "rule")
+    exact = recipe("verifier: exact\n", "exact").removeprefix("--config=")
+    assert run(f"{rule},{exact}").method == MethodSettings("eagle2")
+
+
+def test_the_page_takes_another_method_than_its_recipes(checkpoint):
+    words = f"--config={CONFIGS}/paper/adt.yaml", "--method=eagle2", f"--model_path={checkpoint}"
+    settings = page_settings(read_words("demo", words))
+    assert settings.engine.method == MethodSettings("eagle2", "topk", nodes=58)
+    assert "adt_beta" not in settings.given
 
 
 def test_included_files_are_found_from_any_folder(tmp_path, monkeypatch, checkpoint):

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -25,7 +26,10 @@ from configs.schema import ROOT
 from models.codecs.codebook import load_table, table_path
 from models.registry import FAMILIES
 from models.targets.llamagen import LlamaGen
+from runs.commands import run_settings
+from runs.run_folder import RunFolder
 from scripts.paper.needs import methods_of, paper_needs
+from scripts.paper.refused import refuse_runs
 from support.border import Failure
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -35,18 +39,20 @@ COCO = {"images": [{"id": 7}, {"id": 3}], "annotations": CAPTIONS}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 PROMPTS = {"coco": ("captions.json", json.dumps(COCO)), "parti": ("prompts.tsv", PARTI)}
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
-NEEDS = "scripts.paper.needs"
+NEEDS, REFUSED = "scripts.paper.needs", "scripts.paper.refused"
 
 
 def commands(words: str, folder: Path, given: dict[str, str]) -> list[list[str]]:
     """The words of all commands of a script, noted by a stand-in for Python; given: variables."""
     recorder, log = folder / "recorder", folder / "commands"
     log.unlink(missing_ok=True)
-    recorder.write_text(f'#!/usr/bin/env bash\nprintf "%q " "$@" >> {log}\necho >> {log}\n')
+    # a word may have lines: \1 ends a word, \2 a command
+    noted = f"{{ printf '%s\\1' \"$@\"; printf '\\2'; }} >> {log}"
+    recorder.write_text(f"#!/usr/bin/env bash\n{noted}\n")
     recorder.chmod(0o755)
     done = start(words, {"PY": str(recorder), "OUT": str(folder / "out"), "IMAGES": "2"} | given)
     assert done.returncode == 0, done.stderr
-    return [shlex.split(text)[1:] for text in log.read_text().splitlines()]
+    return [text.split("\1")[1:-1] for text in log.read_text().split("\2")[:-1]]
 
 
 def start(words: str, given: dict[str, str]) -> CompletedProcess[str]:
@@ -77,7 +83,7 @@ def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
         monkeypatch.setitem(FAMILIES, stage, LlamaGen(side))
     monkeypatch.setitem(SIZES, "preview", 3)  # few tokens
     each = ["benchmark", *["generate_images"] * 3, "evaluate"]
-    assert [words[0] for words in script_commands] == [NEEDS, *each * len(temperatures)]
+    assert [words[0] for words in script_commands] == [NEEDS, REFUSED, *each * len(temperatures)]
     for words in script_commands:
         run(words)
     for temperature in temperatures:
@@ -103,12 +109,13 @@ def check_rows(rows: list[dict], out: Path) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Run a command that the script has: of main.py, or `needs`."""
-    if words[0] != NEEDS:
+    """Run a command that the script has: of main.py, or a module of its own."""
+    function = {NEEDS: paper_needs, REFUSED: refuse_runs}.get(words[0])
+    if function is None:
         assert main.main(words) == 0, words
         return
     flags = [word.removeprefix("--").partition("=") for word in words[1:] if "=" in word]
-    paper_needs(**{name: text for name, _, text in flags})
+    function(**{name: text for name, _, text in flags})
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
@@ -134,22 +141,47 @@ def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
     assert measured() and not measured()
     (out.parent / "hashes.json").write_text("{}")
     assert measured(), "the weights are others now"
+    failing = tmp_path / "failing"
+    failing.write_text('#!/bin/sh\n[ "$2" != benchmark ]\n')
+    failing.chmod(0o755)
+    with pytest.raises(AssertionError):
+        measured(BENCH="3", PY=str(failing))
+    assert measured(), "benchmark.json may be of the table that failed"
+
+
+def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp_path) -> None:
+    """By the script's own modules; a stand-in for Python notes the commands of main.py."""
+    stand_in = tmp_path / "py"
+    own = f'-m) exec {sys.executable} "$@" ;; *) echo "$2" >> {tmp_path}/called ;;'
+    stand_in.write_text(f"#!/bin/sh\ncase $1 in {own} esac\n")
+    stand_in.chmod(0o755)
+    given = {"PY": str(stand_in), "OUT": str(tmp_path / "out"), "METHODS": "ar jacobi"}
+    run = run_settings({"prompt": "a cat", "top_k": "5", "output_dir": f"{tmp_path}/out/T0/ar"})
+    with RunFolder(run) as folder:
+        folder.begin({})
+    for variables, said in (
+        ({"IMAGES": "999"}, "--num_images: expected .*, got 999"),
+        ({"IMAGES": "2"}, "--output_dir .*/T0/ar: .* other settings: .*"),
+    ):
+        done = start(TINY, given | variables)
+        assert done.returncode == 2 and re.fullmatch(f"error: {said}\n", done.stderr), done.stderr
+        assert not (tmp_path / "called").exists()
 
 
 def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     given = {"METHODS": "ar jacobi", "TEMPERATURES": "1", "DRAFTER": "none"}
     found = commands("run.sh emu3 parti", tmp_path, given | {"FLAGS": "--prompt_file p.tsv"})
     assert [words[0] for words in found] == [
-        NEEDS, "benchmark", "generate_images", "generate_images", "evaluate"
+        NEEDS, REFUSED, "benchmark", "generate_images", "generate_images", "evaluate"
     ]  # fmt: skip
     assert not any("--drafter_path" in word for words in found for word in words)
-    assert "ar,jacobi" in found[1] and "jacobi" in found[3]
+    assert "ar,jacobi" in found[2] and "jacobi" in found[4]
 
 
 def test_a_folder_may_have_a_space_but_no_comma(tmp_path) -> None:
     given = {"DRAFTER": "none", "TEMPERATURES": "1", "OUT": str(tmp_path / "my out")}
     recipes = f"configs/tiny.yaml,{tmp_path}/my out/drafter.yaml"
-    assert recipes in commands(TINY, tmp_path, given)[1]
+    assert recipes in commands(TINY, tmp_path, given)[2]
     done = start(TINY, given | {"OUT": str(tmp_path / "a,b")})
     assert (done.returncode, done.stdout) == (1, "") and not (tmp_path / "a,b").exists()
     assert done.stderr == f"error: OUT: expected a folder without a comma, got {tmp_path}/a,b\n"

@@ -99,6 +99,16 @@ def test_what_passed_counts_for_the_same_command_only(tmp_path) -> None:
         assert len((tmp_path / "commands").read_text().splitlines()) == CELLS, given
 
 
+def test_other_weights_in_the_same_folder_are_checked_again(tmp_path) -> None:
+    drafter = tmp_path / "model" / "drafter"
+    drafter.mkdir(parents=True)
+    for text, count in (("one", CELLS), ("one", 0), ("two", CELLS)):
+        (drafter / "weights").write_text(text)
+        (tmp_path / "commands").write_text("")
+        assert check(tmp_path, MODEL=str(drafter.parent)).returncode == 0
+        assert len((tmp_path / "commands").read_text().splitlines()) == count
+
+
 def test_its_methods_are_lossless_ones_and_thin_takes_two_prompts(tmp_path) -> None:
     check(tmp_path, "--thin")
     words = (tmp_path / "commands").read_text().splitlines()[0].split()

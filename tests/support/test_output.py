@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from ran import ran
 
 from configs.fields import SettingsError
 from configs.targets import ROOT
-from support.border import Failure, run_guarded
+from support.border import OUT_OF_MEMORY, Failure, run_guarded
 
 # A command that prints a lot, or a letter outside ASCII, and then does its work.
 WORKER = """
@@ -67,6 +68,8 @@ def test_letters_that_the_output_lacks_are_escaped(tmp_path):
         (OSError(28, "No space left", "a/b.json"), 1, "a/b.json: No space left"),
         (OSError(36, "File name too long", "x" * 300), 1, f"{'x' * 200}...: File name too long"),
         (OSError("cannot send"), 1, "error: cannot send"),
+        (torch.OutOfMemoryError("CUDA out of memory."), 1, f"{OUT_OF_MEMORY} (CUDA out of"),
+        (RuntimeError("CUDA error: out of memory\nCompile"), 1, "(CUDA error: out of memory)"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
@@ -79,9 +82,13 @@ def test_errors_become_a_line_and_a_code(capsys, error, code, said):
     assert len(lines) == 1 and said in lines[0]
 
 
-def test_a_mistake_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        run_guarded(lambda: 1 // 0)
+@pytest.mark.parametrize("mistake", [ZeroDivisionError(), RuntimeError("shapes differ")])
+def test_a_mistake_keeps_its_traceback(mistake):
+    def fail() -> None:
+        raise mistake
+
+    with pytest.raises(type(mistake)):
+        run_guarded(fail)
 
 
 def test_ctrl_c_while_modules_load_ends_without_a_word(tmp_path):
