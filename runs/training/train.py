@@ -38,7 +38,7 @@ from support.provenance import checkpoint_id, with_hashes
 from support.training_state import damaged_state, load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
-_LATER = ("drafter", DEFAULT), ("agreement", "noise"), ("train_images", 0)
+_LATER = {"drafter": DEFAULT, "agreement": "noise", "train_images": 0}
 
 
 @refusing()
@@ -180,15 +180,9 @@ class Training:
         return now
 
     def _identity(self) -> dict[str, object]:
-        """Return the flags that a checkpoint must have been made with.
-
-        Later flags only where they are not the default, since older checkpoints do not name them.
-        """
-        return {
-            name: value
-            for name, value in trained_settings(self.settings).items()
-            if name not in FREE_FLAGS and (name, value) not in _LATER
-        }
+        """Return the flags that a checkpoint must have been made with."""
+        flags = trained_settings(self.settings)
+        return {name: value for name, value in flags.items() if name not in FREE_FLAGS}
 
     def _save(self) -> None:
         if self.crew.rank == 0:
@@ -219,6 +213,7 @@ class Training:
         made = state.get("settings")
         if not isinstance(made, dict):
             raise damaged_state(self.checkpoint, "no settings in it")
+        made = _LATER | made
         for name, value in self._identity().items():
             if made.get(name) == value:
                 continue

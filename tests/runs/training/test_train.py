@@ -389,6 +389,23 @@ def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) ->
     assert f"To train on, use --start_from {tmp_path / 'drafter'}" in said
 
 
+def test_flags_that_a_resume_leaves_out_are_missed(folders, tmp_path) -> None:
+    """Also those that older checkpoints do not name, which had their defaults."""
+    for flag, value in {"train_images": 4, "agreement": "overlap", "drafter": "block"}.items():
+        open_training(folders, tmp_path / flag, **{flag: value})._save()
+        with pytest.raises(SettingsError, match=f"--{flag}: expected {value!r}, as the checkpoint"):
+            open_training(folders, tmp_path / flag)._resume()
+    older = open_training(folders, tmp_path / "older")
+    older._save()
+    state = torch.load(older.checkpoint)
+    for name in ("train_images", "agreement", "drafter"):
+        state["settings"].pop(name)
+    torch.save(state, older.checkpoint)
+    open_training(folders, tmp_path / "older")._resume()
+    with pytest.raises(SettingsError, match="--train_images: expected 0, as"):
+        open_training(folders, tmp_path / "older", train_images=4)._resume()
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
