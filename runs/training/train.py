@@ -34,7 +34,7 @@ from support.durable import lock, make_writable
 from support.json_files import JsonLog
 from support.processes import Processes, launched
 from support.progress import Progress, plural
-from support.provenance import checkpoint_id, with_hashes
+from support.provenance import checkpoint_id, file_hashes, with_hashes
 from support.training_state import damaged_state, load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
@@ -120,6 +120,7 @@ class Training:
         head = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
+        self.files = file_hashes(self._identity()) | {"tokens": self.fingerprint}
         rows = Computed(target, tokens, settings.sampling.guidance, settings.precision, layers)
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
@@ -187,7 +188,7 @@ class Training:
     def _save(self) -> None:
         if self.crew.rank == 0:
             # With `recent`, the first line of the log after a resume is a mean over all its steps.
-            made = {"settings": self._identity(), "tokens": self.fingerprint}
+            made = {"settings": self._identity(), "files": self.files}
             save_state(self.checkpoint, self.lessons.state() | made | {"recent": self.recent})
         self.crew.wait()
 
@@ -214,17 +215,21 @@ class Training:
         if not isinstance(made, dict):
             raise damaged_state(self.checkpoint, "no settings in it")
         made = _LATER | made
+        # older checkpoints name files by their paths, and the oldest the tokens, too
+        hashes = file_hashes(made) | state.get("files", {"tokens": state.get("tokens")})
+        if made.get("start_from") == self.settings.start_from:  # which need not outlive the start
+            hashes.pop("start_from", None)
         for name, value in self._identity().items():
-            if made.get(name) == value:
-                continue
-            allowed = f"{made.get(name)!r}, as the checkpoint in {self.settings.output_dir} has"
-            advice = "Or use another --output_dir."
-            if name == "steps":
-                advice = self._train_on()
-            refuse(name, value, allowed, advice)
-        if state.get("tokens", self.fingerprint) != self.fingerprint:  # older ones have none
-            allowed = f"the images that the checkpoint in {self.settings.output_dir} was made with"
-            refuse("tokens", self.settings.tokens, f"{allowed}; these are others", self._train_on())
+            there = f"the checkpoint in {self.settings.output_dir}"
+            same, allowed = made.get(name) == value, f"{made.get(name)!r}, as {there} has"
+            if name in self.files and hashes.get(name) is not None:
+                what = "images" if name == "tokens" else "files"
+                allowed = f"the {what} that {there} was made with; these are others"
+                same = hashes[name] == self.files[name]
+            if not same:
+                another = "Or use another --output_dir."
+                advice = self._train_on() if name in ("steps", "tokens") else another
+                refuse(name, value, allowed, advice)
 
     def _train_on(self) -> str:
         drafter = self.settings.folder / "drafter"

@@ -4,6 +4,7 @@ One line names damaged files and full disks, and nothing is lost.
 """
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -298,6 +299,39 @@ def test_a_training_goes_on_with_its_own_images_only(folders, tmp_path) -> None:
     write_tokens(tokens, "tiny", folders / "model", (4, 4), 24)
     with pytest.raises(SettingsError, match="--tokens: expected the images .* --start_from"):
         open_training(folders, tmp_path / "out", **more)._resume()
+
+
+def test_a_training_goes_on_with_the_same_files_at_other_places(folders, tmp_path) -> None:
+    """Not with other files at the same places, but a start may have changed since."""
+    out, old, new = (tmp_path / name for name in ("out", "old", "new"))
+
+    def resume(root: Path, start: str | Path) -> Training:
+        more = {"start_from": start, "tokenizer_path": root / "model" / "tokenizer"}
+        training = open_training(root, out, **more)
+        training._resume()
+        return training
+
+    shutil.copytree(folders, old)
+    drafter = old / "model" / "drafter"
+    resume(old, drafter)._save()
+    weights = drafter / "model.safetensors"
+    save_file(load_file(weights), weights, {"format": "another"})
+    resume(old, drafter)
+    shutil.rmtree(old)
+    shutil.copytree(folders, new)
+    drafter = new / "model" / "drafter"
+    training = resume(new, drafter)
+    with pytest.raises(SettingsError, match="--start_from: expected the files that the checkpoint"):
+        resume(new, write_checkpoint(tmp_path / "other", seed=5) / "drafter")
+    state = torch.load(training.checkpoint)
+    changed = state | {"files": state["files"] | {"tokenizer_path": "0"}}
+    torch.save(changed, training.checkpoint)
+    with pytest.raises(SettingsError, match="--tokenizer_path: expected the files that .* others"):
+        resume(new, drafter)
+    older = state | {"tokens": state.pop("files")["tokens"]}
+    older["settings"] = training._identity() | {"tokens": "tokens"}
+    torch.save(older, training.checkpoint)
+    resume(new, os.path.relpath(drafter))
 
 
 def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
