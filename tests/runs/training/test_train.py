@@ -515,6 +515,11 @@ def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
     path.unlink()
     run(folders, tmp_path, steps=2)
     assert path.read_text() == first[1]
+    shutil.rmtree(drafter.parent)
+    run(folders, tmp_path, steps=2)
+    assert drafter.read_bytes() == written
+    run(folders, tmp_path, steps=2, eval_images=1, eval_method="eagle2")
+    assert evaluation(tmp_path)["decoding"]["method"] == "eagle2"
     (tmp_path / "checkpoint" / "state.pt").unlink()
     run(folders, tmp_path, steps=2, lr=1e-2)
     assert drafter.read_bytes() != written
@@ -614,6 +619,7 @@ FAULTS = {
     "a log in a folder": (LOG, a_folder(LOG)),
     "figures of junk": (EVALUATION, content(EVALUATION, "{")),
     "figures of another program": (EVALUATION, content(EVALUATION, '{"speed": []}')),
+    "figures without settings": (EVALUATION, content(EVALUATION, '{"step": 2}')),
     "figures in a folder": (EVALUATION, a_folder(EVALUATION)),
     "a cache of another program": (CACHE, content(CACHE, "[]")),
     "a cache in a folder": (CACHE, a_folder(CACHE)),
