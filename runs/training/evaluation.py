@@ -53,7 +53,7 @@ class Evaluation:
         return figures
 
     def done(self, step: int) -> bool:
-        """Return whether a step's drafter is there, and its figures as they are asked for."""
+        """Return whether a drafter of this step or a later one is there, measured as asked for."""
         if not self.path.exists():
             return False
         figures = read_object(self.path)
@@ -64,7 +64,7 @@ class Evaluation:
         asked = {name: getattr(self.settings, name) for name in ("eval_images", "eval_method")}
         folder = self.settings.folder / "drafter"
         written = all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
-        same = figures["step"] == step and asked.items() <= figures["settings"].items()
+        same = figures["step"] >= step and asked.items() <= figures["settings"].items()
         return same and written
 
     def verdict(self) -> str:

@@ -137,11 +137,13 @@ class Training:
         self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
 
     def run(self) -> None:
-        """Do the missing steps and the last evaluation."""
+        """Do the missing steps and evaluations."""
         settings, lessons = self.settings, self.lessons
-        self._resume()
+        evaluated = self._resume()
         self.progress.done = lessons.step
         self.progress.begin()
+        if self._due() and not evaluated:  # by a command that ended before it was
+            self._evaluate()
         started = time.perf_counter()
         while lessons.step < settings.steps:
             rate = lessons.rate
@@ -152,16 +154,16 @@ class Training:
                 started = self._log(rate, started)
             if lessons.step % settings.save_every == 0 or last:
                 self._save()
-            if lessons.step % settings.eval_every == 0 and not last:
+            if self._due():
                 self._evaluate()
                 started = time.perf_counter()
-        done = self.evaluation.done(settings.steps)
-        # all must have looked before the first process writes the file
-        self.crew.wait()
-        if not done:
-            self._evaluate()
         if self.crew.rank == 0:
             print(self.evaluation.verdict())
+
+    def _due(self) -> bool:
+        """Return whether an evaluation belongs after the last step made."""
+        step = self.lessons.step
+        return step == self.settings.steps or (step > 0 and step % self.settings.eval_every == 0)
 
     def _log(self, rate: float, started: float) -> float:
         """Write a line of the log; returns the time, in seconds."""
@@ -192,22 +194,24 @@ class Training:
             save_state(self.checkpoint, self.lessons.state() | made | {"recent": self.recent})
         self.crew.wait()
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        """Continue from the checkpoint; returns whether its step has been evaluated."""
         state = load_state(self.checkpoint)
         if state is not None:
             self._check_flags(state)
-        self.evaluation.done(self.settings.steps)  # a foreign evaluation.json ends it here
-        self.crew.wait()
-        if state is None and self.crew.rank == 0:  # of a training whose checkpoint was deleted
-            self.evaluation.path.unlink(missing_ok=True)
-        if state is not None:
             try:
                 self.lessons.load(state)
                 self.recent = list(state["recent"])
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
+        evaluated = self.evaluation.done(self.lessons.step)  # a foreign file ends it here
+        # all must have looked before the first process writes the file
+        self.crew.wait()
         if self.crew.rank == 0:
+            if state is None:  # the figures are of a training whose checkpoint was deleted
+                self.evaluation.path.unlink(missing_ok=True)
             self.log.keep(self.lessons.step)
+        return evaluated
 
     def _check_flags(self, state: dict[str, Any]) -> None:
         """Raise a SettingsError unless the checkpoint was made with these flags."""

@@ -525,6 +525,26 @@ def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
     assert drafter.read_bytes() != written
 
 
+def test_a_killed_evaluation_is_made_up_for(folders, tmp_path, monkeypatch) -> None:
+    more = {"steps": 5, "save_every": 2, "eval_every": 2}
+    for step in (2, 4, 5):
+        training = open_training(folders, tmp_path, **more)
+
+        def stop(step: int = step, training: Training = training) -> None:
+            if training.lessons.step == step:
+                raise KeyboardInterrupt
+            Training._evaluate(training)
+
+        monkeypatch.setattr(training, "_evaluate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            training.run()
+    run(folders, tmp_path, **more)
+    run(folders, tmp_path, **more)
+    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step")]
+    assert [line["step"] for line in lines if "levels" in line] == [2, 4, 5]
+    assert training.evaluation.done(4), "of an earlier checkpoint, no evaluation is missing"
+
+
 def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) -> None:
     run(folders, tmp_path, steps=1, eval_images=1)
     drafter, path = tmp_path / "drafter", tmp_path / "evaluation.json"
