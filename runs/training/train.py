@@ -10,6 +10,7 @@
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -134,7 +135,9 @@ class Training:
         self.lessons = Lessons(settings, target, head, (source, images), crew)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
-        self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
+        # since the last line of the log: parts of the losses; seconds of this command's updates
+        self.recent: list[Tensor] = []
+        self.seconds: list[float] = []
 
     def run(self) -> None:
         """Do the missing steps and evaluations."""
@@ -144,19 +147,18 @@ class Training:
         self.progress.begin()
         if self._due() and not evaluated:  # by a command that ended before it was
             self._evaluate()
-        started = time.perf_counter()
         while lessons.step < settings.steps:
-            rate = lessons.rate
+            rate, started = lessons.rate, time.perf_counter()
             self.recent.append(lessons.update().cpu())
+            self.seconds.append(time.perf_counter() - started)
             self.progress.update()
             last = lessons.step == settings.steps
             if lessons.step % settings.log_every == 0 or last:
-                started = self._log(rate, started)
+                self._log(rate)
             if lessons.step % settings.save_every == 0 or last:
                 self._save()
             if self._due():
                 self._evaluate()
-                started = time.perf_counter()
         if self.crew.rank == 0:
             print(self.evaluation.verdict())
 
@@ -165,11 +167,11 @@ class Training:
         step = self.lessons.step
         return step == self.settings.steps or (step > 0 and step % self.settings.eval_every == 0)
 
-    def _log(self, rate: float, started: float) -> float:
-        """Write a line of the log; returns the time, in seconds."""
-        now, lessons = time.perf_counter(), self.lessons
-        parts, seconds = torch.stack(self.recent).mean(0), (now - started) / len(self.recent)
-        self.recent = []
+    def _log(self, rate: float) -> None:
+        """Write a line of the log."""
+        lessons, parts = self.lessons, torch.stack(self.recent).mean(0)
+        seconds = fmean(self.seconds)
+        self.recent, self.seconds = [], []
         if self.crew.rank == 0:
             weighed = zip(PARTS, lessons.loss.weights, parts.T.tolist(), strict=True)
             self.log.write(
@@ -180,7 +182,6 @@ class Training:
                 images_per_second=round(self.settings.batch_size / seconds, 3),
                 seconds_left=round(seconds * (self.settings.steps - lessons.step)),
             )
-        return now
 
     def _identity(self) -> dict[str, object]:
         """Return the flags that a checkpoint must have been made with."""

@@ -138,6 +138,31 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) 
     assert resumed == expected
 
 
+def test_the_log_counts_updates_over_their_own_time(folders, tmp_path, monkeypatch) -> None:
+    """Four images a second: not those of an earlier command, and no evaluation's time."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("runs.training.train.time.perf_counter", lambda: clock.now)
+
+    def pass_time(seconds: float) -> None:
+        clock.now += seconds
+
+    def open_timed() -> Training:
+        more = {"steps": 6, "log_every": 4, "save_every": 2, "eval_every": 3}
+        training = open_training(folders, tmp_path, **more)
+        update, evaluate = training.lessons.update, training._evaluate
+        monkeypatch.setattr(training.lessons, "update", lambda: (update(), pass_time(1))[0])
+        monkeypatch.setattr(training, "_evaluate", lambda: (evaluate(), pass_time(100)))
+        return training
+
+    training = open_timed()
+    training.recent = [training.lessons.update() for _ in range(2)]
+    training._save()
+    open_timed().run()
+    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step") if "loss" in line]
+    figures = [[line[name] for name in ("images_per_second", "seconds_left")] for line in lines]
+    assert figures == [[4, 2], [4, 0]]
+
+
 BLOCK = {"drafter": "block", "ce_weight": 0.5, "agreement_weight": 1}
 
 
