@@ -58,7 +58,8 @@ def train(settings: TrainSettings) -> None:
                 if settings.cache_features is not None:
                     make_writable("cache_features", Path(settings.cache_features))
                 stack.enter_context(lock(settings.folder / ".lock"))
-            what = f"training a drafter on {plural(len(tokens), 'image')} of {settings.tokens} "
+            images = plural(settings.train_images or len(tokens), "image")
+            what = f"training a drafter on {images} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
             with Progress(what, settings.steps, shown=crew.rank == 0, unit="step") as progress:
                 if other := _sampled_otherwise(settings, tokens):
@@ -126,7 +127,8 @@ class Training:
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
             source |= with_hashes({name: getattr(settings, name) for name in CAPTION_FLAGS})
-            rows = cached(rows, Path(settings.cache_features), source, crew, progress)
+            folder, used = Path(settings.cache_features), sorted(images + held)
+            rows = cached(rows, used, folder, source, crew, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens

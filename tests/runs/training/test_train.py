@@ -274,6 +274,20 @@ def test_cached_features_give_the_same_losses(folders, tmp_path) -> None:
     assert again == times, "nothing is computed again"
 
 
+def test_a_cache_holds_the_images_that_are_used(folders, tmp_path, capsys) -> None:
+    """Others are added later, to the same files, and none is computed again."""
+    cache = {"cache_features": tmp_path / "cache"}
+    few = run(folders, tmp_path / "few", train_images=4, **cache)
+    said = capsys.readouterr().err
+    assert "training a drafter on 4 images of " in said and "features of 8 images into " in said
+    run(folders, tmp_path / "all", **cache)
+    assert "features of 16 images into " in capsys.readouterr().err
+    assert run(folders, tmp_path / "again", train_images=4, **cache) == few
+    assert "features of" not in capsys.readouterr().err
+    held = [name for path in cache["cache_features"].glob("rows-*") for name in load_file(path)]
+    assert {f"{image}.features" for image in range(24)} <= {*held} and len(held) == 24 * 4
+
+
 def test_a_cache_without_room_or_of_other_tokens_is_refused(
     folders, tmp_path, monkeypatch, capsys
 ) -> None:
