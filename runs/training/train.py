@@ -8,6 +8,7 @@
 """
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +25,7 @@ from drafters.training.heads import embedding_scale, export, head_config, open_h
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
 from drafters.training.rounds import DrawnRounds
-from drafters.training.shards import Tokens
+from drafters.training.shards import Tokens, read_about
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from runs.methods import sampling_distribution
@@ -62,22 +63,25 @@ def train(settings: TrainSettings) -> None:
             what = f"training a drafter on {images} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
             with Progress(what, settings.steps, shown=crew.rank == 0, unit="step") as progress:
-                if other := _sampled_otherwise(settings, tokens):
-                    progress.note(other)
+                for note in _sampled_otherwise(settings):
+                    progress.note(note)
                 Training(settings, open_target(settings.plain), tokens, crew, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
 
 
-def _sampled_otherwise(settings: TrainSettings, tokens: Tokens) -> str | None:
-    """Return a note if the target's own samples were drawn by other settings than it trains for."""
-    here, law = settings_dict(settings.sampling), tokens.about.get("law") or {}
-    other = [
-        f"--{name} {law[name]}, not {value}"
-        for name, value in here.items()
-        if law.get(name, value) != value
-    ]
-    return f"note: {settings.tokens} was sampled with {', '.join(other)}" if other else None
+def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
+    """Yield a note per folder whose samples were drawn by other settings than it trains for."""
+    here = settings_dict(settings.sampling)
+    for folder in settings.token_folders:
+        law = read_about(Path(folder)).get("law") or {}
+        other = [
+            f"--{name} {law[name]}, not {value}"
+            for name, value in here.items()
+            if law.get(name, value) != value
+        ]
+        if other:
+            yield f"note: {folder} was sampled with {', '.join(other)}"
 
 
 def read_tokens(settings: TrainSettings) -> Tokens:

@@ -383,6 +383,19 @@ def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
         open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{other}")
 
 
+def test_folders_that_were_sampled_otherwise_are_noted(folders, tmp_path, capsys) -> None:
+    plain, other = (tmp_path / name for name in ("plain", "other"))
+    for folder, law in ((plain, {"cfg": 3.0}), (other, {"cfg": 5.0, "top_k": 7})):
+        write_tokens(folder, "tiny", folders / "model", (4, 4), 8)
+        about = json.loads((folder / "about.json").read_text())
+        (folder / "about.json").write_text(json.dumps(about | {"law": law}))
+    joined = ",".join(map(str, (folders / "tokens", plain, other)))
+    run(folders, tmp_path / "out", tokens=joined, steps=1, cfg=3, top_k=9)
+    said = capsys.readouterr().err
+    assert f"note: {other} was sampled with --cfg 5.0, not 3.0, --top_k 7, not 9" in said
+    assert said.count("was sampled with") == 1
+
+
 LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, "janus_pro": {},
            "emu3": {"target_size": "32x32"}, "emu3_5": {"target_size": "64"}, "liquid": {},
            "lumina_mgpt2": {"target_size": "32"}}  # fmt: skip
