@@ -12,6 +12,7 @@ from typing import Any
 from configs.targets import ROOT
 
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
+_OF_FILES = ("_path", "start_from")  # ends of flags that name files or folders
 _FOR_READERS = (".md", ".png", ".jpg")
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 16
 
@@ -81,11 +82,15 @@ def _git(*arguments: str) -> str | None:
 
 def with_hashes(values: Mapping[str, Any]) -> dict[str, object]:
     """Return settings by flag, with the hash of what is there for every `..._path`."""
+    return {**values, **file_hashes(values)}
+
+
+def file_hashes(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hashes of the files and folders that settings name and that are there, by flag."""
     return {
         name: checkpoint_id(value)
-        if name.endswith("_path") and value is not None and Path(value).exists()
-        else value
         for name, value in values.items()
+        if name.endswith(_OF_FILES) and value is not None and Path(value).exists()
     }
 
 

@@ -1,18 +1,20 @@
 """Where a batch's features come from: the frozen target at every step, or a folder filled once.
 
 about.json                  what the features are of: tokens, checkpoint, rows per image, dtype
-rows-<number>.safetensors   of 16 images: per image i the tensors i.ids, i.features, i.starts,
+rows-<number>.safetensors   of up to 16 images: per image i the tensors i.ids, i.features, i.starts,
 i.origins
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -90,15 +92,20 @@ class Cached:
         return join_rows(rows).to(self.device, rows[0].features.dtype)
 
     def _read(self, image: int) -> Rows:
-        path = shard_path(self.folder, image // _SHARD)
-        try:
-            with open_safetensors(path) as shard:
-                tensors = [shard.get_tensor(f"{image}.{name}") for name in _NAMES]
-                return Rows(*tensors, int(shard.metadata()[str(image)]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path}: damaged or missing; delete it, and it is made again: {error}"
-            ) from error
+        with _opened(shard_path(self.folder, image // _SHARD)) as shard:
+            tensors = [shard.get_tensor(f"{image}.{name}") for name in _NAMES]
+            return Rows(*tensors, int(shard.metadata()[str(image)]))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[safe_open]:
+    try:
+        with open_safetensors(path) as shard:
+            yield shard
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: damaged or missing; delete it, and it is made again: {error}"
+        ) from error
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -108,12 +115,13 @@ def shard_path(folder: Path, number: int) -> Path:
 
 def cached(
     computed: Computed,
+    images: Sequence[int],
     folder: Path,
     source: Mapping[str, object],
     crew: Processes,
     progress: Progress,
 ) -> Cached:
-    """Fill the folder with what is missing, each process its own shards; return its reader.
+    """Add what the folder lacks of these images, each process to its own shards; return its reader.
 
     source: what tells tokens and target from others, by name.
 
@@ -124,12 +132,11 @@ def cached(
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, computed, source)
     crew.wait()
-    images = range(len(computed.tokens))
-    shards = [images[first : first + _SHARD] for first in images[::_SHARD]]
-    missing = [n for n in range(len(shards)) if not shard_path(folder, n).is_file()]
-    absent = [image for number in missing for image in shards[number]]
+    numbers = {image // _SHARD for image in images}
+    held = {image for number in numbers for image in _held(shard_path(folder, number))}
+    absent = [image for image in images if image not in held]
     need, free = computed.bytes_of(absent), shutil.disk_usage(folder).free
-    if crew.rank == 0 and missing:
+    if crew.rank == 0 and absent:
         size = f"{need:,} bytes; the disk has {free:,}"
         progress.note(f"features of {plural(len(absent), 'image')} into {folder}: {size}")
     if need > free:
@@ -137,22 +144,36 @@ def cached(
         refuse("cache_features", str(folder), allowed)
     # none may write before all have listed what is missing, since they share out that list
     crew.wait()
-    own = crew.share(missing)
+    own = crew.share(sorted({image // _SHARD for image in absent}))
     for count, number in enumerate(own):
         progress.say(f"features: {count} of {plural(len(own), 'file')}")
-        replace_file(shard_path(folder, number), _shard(computed, shards[number]))
+        path, new = shard_path(folder, number), [n for n in absent if n // _SHARD == number]
+        replace_file(path, _shard(computed, new, path))
     # whoever reads needs the other processes' shards, too
     crew.wait()
     return Cached(folder, computed.target.device)
 
 
-def _shard(computed: Computed, images: range) -> bytes:
+def _held(path: Path) -> list[int]:
+    """Return the images in a shard, none if it is missing."""
+    if not path.is_file():
+        return []
+    with _opened(path) as shard:
+        return list(map(int, shard.metadata()))
+
+
+def _shard(computed: Computed, images: Sequence[int], path: Path) -> bytes:
+    """Return a shard of these images and of those that are in its file."""
     tensors: dict[str, Tensor] = {}
     prompts: dict[str, str] = {}
     for image in images:
         rows = computed([image]).to(torch.device("cpu"), computed.stored)
         tensors |= {f"{image}.{name}": getattr(rows, name).contiguous() for name in _NAMES}
         prompts[str(image)] = str(rows.prompt)
+    if path.is_file():
+        with _opened(path) as shard:
+            tensors |= {name: shard.get_tensor(name) for name in shard.keys()}  # noqa: SIM118
+            prompts |= shard.metadata()
     return save(tensors, prompts)
 
 

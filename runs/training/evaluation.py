@@ -53,14 +53,19 @@ class Evaluation:
         return figures
 
     def done(self, step: int) -> bool:
-        """Return whether evaluation.json has the figures of a step."""
+        """Return whether a drafter of this step or a later one is there, measured as asked for."""
         if not self.path.exists():
             return False
         figures = read_object(self.path)
-        if not isinstance(figures.get("step"), int):
-            advice = "Delete it, and the drafter is evaluated again."
-            raise mismatch(str(self.path), "no step", "a file of this training", advice)
-        return figures["step"] == step
+        for name, kind in (("step", int), ("settings", dict)):
+            if not isinstance(figures.get(name), kind):
+                advice = "Delete it, and the drafter is evaluated again."
+                raise mismatch(str(self.path), f"no {name}", "a file of this training", advice)
+        asked = {name: getattr(self.settings, name) for name in ("eval_images", "eval_method")}
+        folder = self.settings.folder / "drafter"
+        written = all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
+        same = figures["step"] >= step and asked.items() <= figures["settings"].items()
+        return same and written
 
     def verdict(self) -> str:
         """Return the last evaluation in words; a doubtful speed-up is marked, and why comes first.

@@ -8,8 +8,10 @@
 """
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from drafters.training.heads import embedding_scale, export, head_config, open_h
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
 from drafters.training.rounds import DrawnRounds
-from drafters.training.shards import Tokens
+from drafters.training.shards import Tokens, read_about
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from runs.methods import sampling_distribution
@@ -34,11 +36,11 @@ from support.durable import lock, make_writable
 from support.json_files import JsonLog
 from support.processes import Processes, launched
 from support.progress import Progress, plural
-from support.provenance import checkpoint_id, with_hashes
+from support.provenance import checkpoint_id, file_hashes, with_hashes
 from support.training_state import damaged_state, load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
-_LATER = ("drafter", DEFAULT), ("agreement", "noise"), ("train_images", 0)
+_LATER = {"drafter": DEFAULT, "agreement": "noise", "train_images": 0}
 
 
 @refusing()
@@ -57,25 +59,29 @@ def train(settings: TrainSettings) -> None:
                 if settings.cache_features is not None:
                     make_writable("cache_features", Path(settings.cache_features))
                 stack.enter_context(lock(settings.folder / ".lock"))
-            what = f"training a drafter on {plural(len(tokens), 'image')} of {settings.tokens} "
+            images = plural(settings.train_images or len(tokens), "image")
+            what = f"training a drafter on {images} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
             with Progress(what, settings.steps, shown=crew.rank == 0, unit="step") as progress:
-                if other := _sampled_otherwise(settings, tokens):
-                    progress.note(other)
+                for note in _sampled_otherwise(settings):
+                    progress.note(note)
                 Training(settings, open_target(settings.plain), tokens, crew, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
 
 
-def _sampled_otherwise(settings: TrainSettings, tokens: Tokens) -> str | None:
-    """Return a note if the target's own samples were drawn by other settings than it trains for."""
-    here, law = settings_dict(settings.sampling), tokens.about.get("law") or {}
-    other = [
-        f"--{name} {law[name]}, not {value}"
-        for name, value in here.items()
-        if law.get(name, value) != value
-    ]
-    return f"note: {settings.tokens} was sampled with {', '.join(other)}" if other else None
+def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
+    """Yield a note per folder whose samples were drawn by other settings than it trains for."""
+    here = settings_dict(settings.sampling)
+    for folder in settings.token_folders:
+        law = read_about(Path(folder)).get("law") or {}
+        other = [
+            f"--{name} {law[name]}, not {value}"
+            for name, value in here.items()
+            if law.get(name, value) != value
+        ]
+        if other:
+            yield f"note: {folder} was sampled with {', '.join(other)}"
 
 
 def read_tokens(settings: TrainSettings) -> Tokens:
@@ -120,11 +126,13 @@ class Training:
         head = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
+        self.files = file_hashes(self._identity()) | {"tokens": self.fingerprint}
         rows = Computed(target, tokens, settings.sampling.guidance, settings.precision, layers)
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
             source |= with_hashes({name: getattr(settings, name) for name in CAPTION_FLAGS})
-            rows = cached(rows, Path(settings.cache_features), source, crew, progress)
+            folder, used = Path(settings.cache_features), sorted(images + held)
+            rows = cached(rows, used, folder, source, crew, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens
@@ -133,40 +141,43 @@ class Training:
         self.lessons = Lessons(settings, target, head, (source, images), crew)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
-        self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
+        # since the last line of the log: parts of the losses; seconds of this command's updates
+        self.recent: list[Tensor] = []
+        self.seconds: list[float] = []
 
     def run(self) -> None:
-        """Do the missing steps and the last evaluation."""
+        """Do the missing steps and evaluations."""
         settings, lessons = self.settings, self.lessons
-        self._resume()
+        evaluated = self._resume()
         self.progress.done = lessons.step
         self.progress.begin()
-        started = time.perf_counter()
+        if self._due() and not evaluated:  # by a command that ended before it was
+            self._evaluate()
         while lessons.step < settings.steps:
-            rate = lessons.rate
+            rate, started = lessons.rate, time.perf_counter()
             self.recent.append(lessons.update().cpu())
+            self.seconds.append(time.perf_counter() - started)
             self.progress.update()
             last = lessons.step == settings.steps
             if lessons.step % settings.log_every == 0 or last:
-                started = self._log(rate, started)
+                self._log(rate)
             if lessons.step % settings.save_every == 0 or last:
                 self._save()
-            if lessons.step % settings.eval_every == 0 and not last:
+            if self._due():
                 self._evaluate()
-                started = time.perf_counter()
-        done = self.evaluation.done(settings.steps)
-        # all must have looked before the first process writes the file
-        self.crew.wait()
-        if not done:
-            self._evaluate()
         if self.crew.rank == 0:
             print(self.evaluation.verdict())
 
-    def _log(self, rate: float, started: float) -> float:
-        """Write a line of the log; returns the time, in seconds."""
-        now, lessons = time.perf_counter(), self.lessons
-        parts, seconds = torch.stack(self.recent).mean(0), (now - started) / len(self.recent)
-        self.recent = []
+    def _due(self) -> bool:
+        """Return whether an evaluation belongs after the last step made."""
+        step = self.lessons.step
+        return step == self.settings.steps or (step > 0 and step % self.settings.eval_every == 0)
+
+    def _log(self, rate: float) -> None:
+        """Write a line of the log."""
+        lessons, parts = self.lessons, torch.stack(self.recent).mean(0)
+        seconds = fmean(self.seconds)
+        self.recent, self.seconds = [], []
         if self.crew.rank == 0:
             weighed = zip(PARTS, lessons.loss.weights, parts.T.tolist(), strict=True)
             self.log.write(
@@ -177,59 +188,59 @@ class Training:
                 images_per_second=round(self.settings.batch_size / seconds, 3),
                 seconds_left=round(seconds * (self.settings.steps - lessons.step)),
             )
-        return now
 
     def _identity(self) -> dict[str, object]:
-        """Return the flags that a checkpoint must have been made with.
-
-        Later flags only where they are not the default, since older checkpoints do not name them.
-        """
-        return {
-            name: value
-            for name, value in trained_settings(self.settings).items()
-            if name not in FREE_FLAGS and (name, value) not in _LATER
-        }
+        """Return the flags that a checkpoint must have been made with."""
+        flags = trained_settings(self.settings)
+        return {name: value for name, value in flags.items() if name not in FREE_FLAGS}
 
     def _save(self) -> None:
         if self.crew.rank == 0:
             # With `recent`, the first line of the log after a resume is a mean over all its steps.
-            made = {"settings": self._identity(), "tokens": self.fingerprint}
+            made = {"settings": self._identity(), "files": self.files}
             save_state(self.checkpoint, self.lessons.state() | made | {"recent": self.recent})
         self.crew.wait()
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        """Continue from the checkpoint; returns whether its step has been evaluated."""
         state = load_state(self.checkpoint)
         if state is not None:
             self._check_flags(state)
-        self.evaluation.done(self.settings.steps)  # a foreign evaluation.json ends it here
-        self.crew.wait()
-        if state is None and self.crew.rank == 0:  # of a training whose checkpoint was deleted
-            self.evaluation.path.unlink(missing_ok=True)
-        if state is not None:
             try:
                 self.lessons.load(state)
                 self.recent = list(state["recent"])
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
+        evaluated = self.evaluation.done(self.lessons.step)  # a foreign file ends it here
+        # all must have looked before the first process writes the file
+        self.crew.wait()
         if self.crew.rank == 0:
+            if state is None:  # the figures are of a training whose checkpoint was deleted
+                self.evaluation.path.unlink(missing_ok=True)
             self.log.keep(self.lessons.step)
+        return evaluated
 
     def _check_flags(self, state: dict[str, Any]) -> None:
         """Raise a SettingsError unless the checkpoint was made with these flags."""
         made = state.get("settings")
         if not isinstance(made, dict):
             raise damaged_state(self.checkpoint, "no settings in it")
+        made = _LATER | made
+        # older checkpoints name files by their paths, and the oldest the tokens, too
+        hashes = file_hashes(made) | state.get("files", {"tokens": state.get("tokens")})
+        if made.get("start_from") == self.settings.start_from:  # which need not outlive the start
+            hashes.pop("start_from", None)
         for name, value in self._identity().items():
-            if made.get(name) == value:
-                continue
-            allowed = f"{made.get(name)!r}, as the checkpoint in {self.settings.output_dir} has"
-            advice = "Or use another --output_dir."
-            if name == "steps":
-                advice = self._train_on()
-            refuse(name, value, allowed, advice)
-        if state.get("tokens", self.fingerprint) != self.fingerprint:  # older ones have none
-            allowed = f"the images that the checkpoint in {self.settings.output_dir} was made with"
-            refuse("tokens", self.settings.tokens, f"{allowed}; these are others", self._train_on())
+            there = f"the checkpoint in {self.settings.output_dir}"
+            same, allowed = made.get(name) == value, f"{made.get(name)!r}, as {there} has"
+            if name in self.files and hashes.get(name) is not None:
+                what = "images" if name == "tokens" else "files"
+                allowed = f"the {what} that {there} was made with; these are others"
+                same = hashes[name] == self.files[name]
+            if not same:
+                another = "Or use another --output_dir."
+                advice = self._train_on() if name in ("steps", "tokens") else another
+                refuse(name, value, allowed, advice)
 
     def _train_on(self) -> str:
         drafter = self.settings.folder / "drafter"

@@ -36,7 +36,7 @@ from models.base import ImageGrid
 from models.codecs.glm_codec import vision_network
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
-from models.targets.glm_image import GlmImage
+from models.targets.glm_image import GlmImage, GlmWords
 from runs.session import Session, open_session
 from support.json_files import read_lines
 
@@ -89,12 +89,12 @@ def test_the_template_is_utf8_in_any_locale(original, tmp_path) -> None:
     used = locale.setlocale(locale.LC_CTYPE)
     try:
         locale.setlocale(locale.LC_CTYPE, "C")
-        assert glm_image.GlmWords(home).after == [" – über"]
+        assert GlmWords(home).after == [" – über"]
     finally:
         locale.setlocale(locale.LC_CTYPE, used)
     template.write_bytes(b"\xff")
     with pytest.raises(ValueError, match="jinja cannot be rendered: 'utf-8'"):
-        glm_image.GlmWords(home)
+        GlmWords(home)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])

@@ -4,6 +4,7 @@ One line names damaged files and full disks, and nothing is lost.
 """
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -137,6 +138,31 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) 
     assert resumed == expected
 
 
+def test_the_log_counts_updates_over_their_own_time(folders, tmp_path, monkeypatch) -> None:
+    """Four images a second: not those of an earlier command, and no evaluation's time."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("runs.training.train.time.perf_counter", lambda: clock.now)
+
+    def pass_time(seconds: float) -> None:
+        clock.now += seconds
+
+    def open_timed() -> Training:
+        more = {"steps": 6, "log_every": 4, "save_every": 2, "eval_every": 3}
+        training = open_training(folders, tmp_path, **more)
+        update, evaluate = training.lessons.update, training._evaluate
+        monkeypatch.setattr(training.lessons, "update", lambda: (update(), pass_time(1))[0])
+        monkeypatch.setattr(training, "_evaluate", lambda: (evaluate(), pass_time(100)))
+        return training
+
+    training = open_timed()
+    training.recent = [training.lessons.update() for _ in range(2)]
+    training._save()
+    open_timed().run()
+    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step") if "loss" in line]
+    figures = [[line[name] for name in ("images_per_second", "seconds_left")] for line in lines]
+    assert figures == [[4, 2], [4, 0]]
+
+
 BLOCK = {"drafter": "block", "ce_weight": 0.5, "agreement_weight": 1}
 
 
@@ -248,6 +274,20 @@ def test_cached_features_give_the_same_losses(folders, tmp_path) -> None:
     assert again == times, "nothing is computed again"
 
 
+def test_a_cache_holds_the_images_that_are_used(folders, tmp_path, capsys) -> None:
+    """Others are added later, to the same files, and none is computed again."""
+    cache = {"cache_features": tmp_path / "cache"}
+    few = run(folders, tmp_path / "few", train_images=4, **cache)
+    said = capsys.readouterr().err
+    assert "training a drafter on 4 images of " in said and "features of 8 images into " in said
+    run(folders, tmp_path / "all", **cache)
+    assert "features of 16 images into " in capsys.readouterr().err
+    assert run(folders, tmp_path / "again", train_images=4, **cache) == few
+    assert "features of" not in capsys.readouterr().err
+    held = [name for path in cache["cache_features"].glob("rows-*") for name in load_file(path)]
+    assert {f"{image}.features" for image in range(24)} <= {*held} and len(held) == 24 * 4
+
+
 def test_a_cache_without_room_or_of_other_tokens_is_refused(
     folders, tmp_path, monkeypatch, capsys
 ) -> None:
@@ -300,6 +340,39 @@ def test_a_training_goes_on_with_its_own_images_only(folders, tmp_path) -> None:
         open_training(folders, tmp_path / "out", **more)._resume()
 
 
+def test_a_training_goes_on_with_the_same_files_at_other_places(folders, tmp_path) -> None:
+    """Not with other files at the same places, but a start may have changed since."""
+    out, old, new = (tmp_path / name for name in ("out", "old", "new"))
+
+    def resume(root: Path, start: str | Path) -> Training:
+        more = {"start_from": start, "tokenizer_path": root / "model" / "tokenizer"}
+        training = open_training(root, out, **more)
+        training._resume()
+        return training
+
+    shutil.copytree(folders, old)
+    drafter = old / "model" / "drafter"
+    resume(old, drafter)._save()
+    weights = drafter / "model.safetensors"
+    save_file(load_file(weights), weights, {"format": "another"})
+    resume(old, drafter)
+    shutil.rmtree(old)
+    shutil.copytree(folders, new)
+    drafter = new / "model" / "drafter"
+    training = resume(new, drafter)
+    with pytest.raises(SettingsError, match="--start_from: expected the files that the checkpoint"):
+        resume(new, write_checkpoint(tmp_path / "other", seed=5) / "drafter")
+    state = torch.load(training.checkpoint)
+    changed = state | {"files": state["files"] | {"tokenizer_path": "0"}}
+    torch.save(changed, training.checkpoint)
+    with pytest.raises(SettingsError, match="--tokenizer_path: expected the files that .* others"):
+        resume(new, drafter)
+    older = state | {"tokens": state.pop("files")["tokens"]}
+    older["settings"] = training._identity() | {"tokens": "tokens"}
+    torch.save(older, training.checkpoint)
+    resume(new, os.path.relpath(drafter))
+
+
 def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
     more = write_tokens(tmp_path / "more", "tiny", folders / "model", (4, 4), 12)
     training = open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{more}")
@@ -308,6 +381,19 @@ def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
     other = write_tokens(tmp_path / "other", "llamagen", folders / "model", (4, 4), 12)
     with pytest.raises(SettingsError, match="--tokens.*other: its model is 'llamagen'"):
         open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{other}")
+
+
+def test_folders_that_were_sampled_otherwise_are_noted(folders, tmp_path, capsys) -> None:
+    plain, other = (tmp_path / name for name in ("plain", "other"))
+    for folder, law in ((plain, {"cfg": 3.0}), (other, {"cfg": 5.0, "top_k": 7})):
+        write_tokens(folder, "tiny", folders / "model", (4, 4), 8)
+        about = json.loads((folder / "about.json").read_text())
+        (folder / "about.json").write_text(json.dumps(about | {"law": law}))
+    joined = ",".join(map(str, (folders / "tokens", plain, other)))
+    run(folders, tmp_path / "out", tokens=joined, steps=1, cfg=3, top_k=9)
+    said = capsys.readouterr().err
+    assert f"note: {other} was sampled with --cfg 5.0, not 3.0, --top_k 7, not 9" in said
+    assert said.count("was sampled with") == 1
 
 
 LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, "janus_pro": {},
@@ -389,6 +475,23 @@ def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) ->
     assert f"To train on, use --start_from {tmp_path / 'drafter'}" in said
 
 
+def test_flags_that_a_resume_leaves_out_are_missed(folders, tmp_path) -> None:
+    """Also those that older checkpoints do not name, which had their defaults."""
+    for flag, value in {"train_images": 4, "agreement": "overlap", "drafter": "block"}.items():
+        open_training(folders, tmp_path / flag, **{flag: value})._save()
+        with pytest.raises(SettingsError, match=f"--{flag}: expected {value!r}, as the checkpoint"):
+            open_training(folders, tmp_path / flag)._resume()
+    older = open_training(folders, tmp_path / "older")
+    older._save()
+    state = torch.load(older.checkpoint)
+    for name in ("train_images", "agreement", "drafter"):
+        state["settings"].pop(name)
+    torch.save(state, older.checkpoint)
+    open_training(folders, tmp_path / "older")._resume()
+    with pytest.raises(SettingsError, match="--train_images: expected 0, as"):
+        open_training(folders, tmp_path / "older", train_images=4)._resume()
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -464,9 +567,34 @@ def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
     path.unlink()
     run(folders, tmp_path, steps=2)
     assert path.read_text() == first[1]
+    shutil.rmtree(drafter.parent)
+    run(folders, tmp_path, steps=2)
+    assert drafter.read_bytes() == written
+    run(folders, tmp_path, steps=2, eval_images=1, eval_method="eagle2")
+    assert evaluation(tmp_path)["decoding"]["method"] == "eagle2"
     (tmp_path / "checkpoint" / "state.pt").unlink()
     run(folders, tmp_path, steps=2, lr=1e-2)
     assert drafter.read_bytes() != written
+
+
+def test_a_killed_evaluation_is_made_up_for(folders, tmp_path, monkeypatch) -> None:
+    more = {"steps": 5, "save_every": 2, "eval_every": 2}
+    for step in (2, 4, 5):
+        training = open_training(folders, tmp_path, **more)
+
+        def stop(step: int = step, training: Training = training) -> None:
+            if training.lessons.step == step:
+                raise KeyboardInterrupt
+            Training._evaluate(training)
+
+        monkeypatch.setattr(training, "_evaluate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            training.run()
+    run(folders, tmp_path, **more)
+    run(folders, tmp_path, **more)
+    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step")]
+    assert [line["step"] for line in lines if "levels" in line] == [2, 4, 5]
+    assert training.evaluation.done(4), "of an earlier checkpoint, no evaluation is missing"
 
 
 def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) -> None:
@@ -563,6 +691,7 @@ FAULTS = {
     "a log in a folder": (LOG, a_folder(LOG)),
     "figures of junk": (EVALUATION, content(EVALUATION, "{")),
     "figures of another program": (EVALUATION, content(EVALUATION, '{"speed": []}')),
+    "figures without settings": (EVALUATION, content(EVALUATION, '{"step": 2}')),
     "figures in a folder": (EVALUATION, a_folder(EVALUATION)),
     "a cache of another program": (CACHE, content(CACHE, "[]")),
     "a cache in a folder": (CACHE, a_folder(CACHE)),
