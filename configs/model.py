@@ -16,6 +16,8 @@ from configs.targets import (
     targets_with,
 )
 
+# Settings that change how long images take, not the images; and their defaults.
+TIMED = {"batch_size": 1, "cfg_mode": "parallel", "compile": "auto", "device_map": "single"}
 INDUCTOR = "inductor"  # what --compile says for torch's own compiler
 
 

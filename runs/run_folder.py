@@ -27,6 +27,7 @@ import numpy as np
 from PIL import Image
 
 from configs.fields import SettingsError, mismatch, settings_dict
+from configs.model import TIMED
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
 from support.durable import append_lines, encode_json, lock, new_file, reason, replace_file
@@ -48,8 +49,6 @@ if TYPE_CHECKING:  # imports torch
     from decoding.images import Job
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
-# The settings that change how long images take, not the images; and what older runs had without.
-TIMED = {"batch_size": 1, "cfg_mode": "parallel", "compile": "auto", "device_map": "single"}
 TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
 _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
 _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"

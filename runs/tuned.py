@@ -5,7 +5,6 @@ under which the method won, and the table of all methods.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,14 @@ import yaml
 from configs.command_line import TUNED
 from configs.fields import Values, settings_dict
 from configs.methods import MethodSettings, applicable
-from configs.model import EngineSettings
+from configs.model import TIMED, EngineSettings
 from configs.sampling import SamplingSettings
-from configs.targets import ROOT, TARGETS
+from configs.targets import ROOT, TARGETS, model_defaults
 from models.files.folders import checkpoint_folder
 from support.output import remark
 from support.provenance import checkpoint_id, cpu_name
 
-# Settings that change times.
-_SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode", "device_map")
+_SHARED = TIMED | {"dtype": "fp32", "quantize": "none"}  # settings that change times
 
 
 def tuned_place(model_path: str) -> Path:
@@ -87,7 +85,8 @@ def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
     tuned = values.get(TUNED)
     if tuned is None or tuned["method"] != settings.method.method:
         return
-    there, here = (_usual() | values for values in (tuned["conditions"], conditions(settings)))
+    usual = {name: str(value) for name, value in _SHARED.items()}  # which older files lack
+    there, here = usual | tuned["conditions"], conditions(settings)
     if names := [name for name in here if there.get(name) != here[name]]:
         apart = "; ".join(f"{name} {there.get(name)} there, {here[name]} here" for name in names)
         remark(
@@ -98,17 +97,12 @@ def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
 
 def flags_beside(settings: EngineSettings) -> str:
     """Return the flags that a run takes beside the file for the conditions of its trials."""
-    usual = _usual() | settings_dict(SamplingSettings())
+    usual = _SHARED | settings_dict(SamplingSettings()) | model_defaults(settings.model)
     given = _shared(settings).items()
-    return "".join(f" --{flag} {value}" for flag, value in given if str(value) != str(usual[flag]))
+    return "".join(f" --{flag} {value}" for flag, value in given if value != usual[flag])
 
 
 def _shared(settings: EngineSettings) -> dict[str, object]:
-    shared = {name: getattr(settings, name) for name in _SHARED} | settings_dict(settings.sampling)
-    return {name: value for name, value in shared.items() if value is not None}
-
-
-def _usual() -> dict[str, str]:
-    """Return, in words, the defaults of settings that conditions may lack."""
-    defaults = {f.name: f.default for f in fields(EngineSettings) if f.name in _SHARED}
-    return {name: "unset" if value is None else str(value) for name, value in defaults.items()}
+    given = {name: getattr(settings, name) for name in _SHARED}
+    given = {name: _SHARED[name] if value is None else value for name, value in given.items()}
+    return given | settings_dict(settings.sampling)

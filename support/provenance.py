@@ -81,7 +81,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def with_hashes(values: Mapping[str, Any]) -> dict[str, object]:
-    """Return settings by flag, with the hash of what is there for every `..._path`."""
+    """Return settings by flag, with the hash of what is there for every flag of files."""
     return {**values, **file_hashes(values)}
 
 

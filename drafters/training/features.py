@@ -9,8 +9,9 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from drafters.training.shards import Tokens
 from models.base import Layers
 from models.files.weights import open_safetensors
 from models.target import TargetModel
-from support.durable import replace_file
+from support.durable import lock, replace_file
 from support.json_files import read_object
 from support.processes import Processes
 from support.progress import Progress, plural
@@ -144,13 +145,20 @@ def cached(
         refuse("cache_features", str(folder), allowed)
     # none may write before all have listed what is missing, since they share out that list
     crew.wait()
-    own = crew.share(sorted({image // _SHARD for image in absent}))
-    for count, number in enumerate(own):
-        progress.say(f"features: {count} of {plural(len(own), 'file')}")
-        path, new = shard_path(folder, number), [n for n in absent if n // _SHARD == number]
-        replace_file(path, _shard(computed, new, path))
-    # whoever reads needs the other processes' shards, too
-    crew.wait()
+    shards = groupby(sorted(absent), lambda image: image // _SHARD)
+    own = crew.share([(number, [*new]) for number, new in shards])
+    with ExitStack() as stack:
+        if crew.rank == 0 and absent:  # files are read and written anew with more images
+            try:
+                stack.enter_context(lock(folder / ".lock"))
+            except BlockingIOError:
+                refuse("cache_features", str(folder), "a folder that no other training fills")
+        for count, (number, new) in enumerate(own):
+            progress.say(f"features: {count} of {plural(len(own), 'file')}")
+            path = shard_path(folder, number)
+            replace_file(path, _shard(computed, new, path))
+        # whoever reads needs the other processes' shards, too
+        crew.wait()
     return Cached(folder, computed.target.device)
 
 

@@ -108,8 +108,8 @@ def run_tune(settings: TuneSettings) -> None:
     replace_file(output, text.encode())
     # Only now: a kill before the recipe is written costs no measurement.
     trials.path.unlink(missing_ok=True)
-    words = f"--config {output}{flags_beside(settings.run)}"
-    print(f"Use it: {words}; in Python: Pipeline.from_pretrained({str(output)!r})")
+    python = f"in Python, with the same settings: Pipeline.from_pretrained({str(output)!r})"
+    print(f"Use it: --config {output}{flags_beside(settings.run)}; {python}")
     refuse_wrong(rows)
 
 
@@ -303,9 +303,13 @@ def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
 def finalists(rows: Mapping[MethodSettings, Row], left: Sequence[MethodSettings]) -> list[Row]:
     """Return the rows to choose from: plain decoding's and those of the methods that are left.
 
-    What dropped out was measured on fewer images, perhaps on easier ones. All if none is left.
+    What dropped out was measured on fewer images, perhaps on easier ones. It counts where it has an
+    interval and nothing that is left is faster than plain decoding for certain.
     """
-    return [row for method, row in rows.items() if not left or method in (BASELINE, *left)]
+    kept = [row for method, row in rows.items() if method in (BASELINE, *left)]
+    if fastest(kept) is not rows[BASELINE]:
+        return kept
+    return [row for row in rows.values() if row in kept or row["speedup_low"] is not None]
 
 
 def fastest(rows: Sequence[Row]) -> Row:

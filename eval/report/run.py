@@ -19,12 +19,12 @@ from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
 from configs.fields import found_at, mismatch, one_of, refusing
 from configs.methods import OF_YOUR_OWN
+from configs.model import TIMED
 from configs.targets import TARGETS
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_folder import (
     MANIFEST,
     RECORDS,
-    TIMED,
     TOKENS,
     TRACE,
     files_of,

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.measure import exceeds_tau
-from runs.run_folder import TIMED, tau
+from runs.run_folder import tau
 from support.json_files import Line
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their

@@ -76,6 +76,8 @@ class Prompts:
         self.words, self.codes, self.options = words, codes, options
         self.vocab = self.image_vocab(spec)
         self.grid = self.image_grid()
+        if self.grid.tokens == 1:  # the prompt's pass decides it, so no round is left to decode
+            refuse("target_size", f"{options.target_size}, one token", "two tokens or more")
         needed = self.grid.slots(self.grid.tokens)
         self.room = spec.max_positions - needed
         if self.room < 1:
@@ -115,10 +117,7 @@ class Prompts:
             return ImageGrid(self.codes.side, self.codes.side)
         width, height = self.asked_size()
         row_end = None if self.row_end is None else self.words[self.row_end] - self.vocab.first_id
-        grid = ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
-        if grid.tokens == 1:  # the prompt's pass decides it, so no round is left to decode
-            refuse("target_size", f"{width}x{height}, which is one token", "two tokens or more")
-        return grid
+        return ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
 
     def asked_size(self) -> tuple[int, int]:
         """Return width and height of the image in pixels."""

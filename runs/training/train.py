@@ -59,7 +59,7 @@ def train(settings: TrainSettings) -> None:
                 if settings.cache_features is not None:
                     make_writable("cache_features", Path(settings.cache_features))
                 stack.enter_context(lock(settings.folder / ".lock"))
-            images = plural(settings.train_images or len(tokens), "image")
+            images = plural(settings.train_images or len(tokens) - settings.holdout, "image")
             what = f"training a drafter on {images} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
             with Progress(what, settings.steps, shown=crew.rank == 0, unit="step") as progress:
@@ -122,7 +122,7 @@ class Training:
             images, held = tokens.split(settings.holdout, settings.train_images)
         self.settings, self.crew, self.target = settings, crew, target
         self.progress = progress
-        self.config = head_config(settings)  # --start_from need not outlive the start
+        self.config = head_config(settings)  # --start_from may change after the start
         head = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
@@ -228,7 +228,7 @@ class Training:
         made = _LATER | made
         # older checkpoints name files by their paths, and the oldest the tokens, too
         hashes = file_hashes(made) | state.get("files", {"tokens": state.get("tokens")})
-        if made.get("start_from") == self.settings.start_from:  # which need not outlive the start
+        if made.get("start_from") == self.settings.start_from:  # its files may have changed since
             hashes.pop("start_from", None)
         for name, value in self._identity().items():
             there = f"the checkpoint in {self.settings.output_dir}"

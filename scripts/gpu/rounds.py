@@ -88,7 +88,7 @@ def time_rounds(
     sizes = [int(size) for size in batches.split(",")]
     cells = {
         f"{short(entry)}, batch {images}, --compile {mode}": partial(opened, mode, images, entry)
-        for images, (mode, entry) in product(sizes, ways_of(where, methods))
+        for (mode, entry), images in product(ways_of(where, methods), sizes)
         if mode == "auto" or images == sizes[0]
     }
     for name, cell in cells.items():

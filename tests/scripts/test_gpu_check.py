@@ -112,6 +112,21 @@ def test_a_few_methods_also_go_the_other_ways_of_a_gpu() -> None:
     assert set(tokens.SEVERAL_WAYS) <= {tokens.short(entry) for entry in tokens.METHODS}
 
 
+def test_other_ways_are_timed_with_one_image(tmp_path, monkeypatch) -> None:
+    names = []
+
+    def measure(record: Record, name: str, _) -> None:
+        names.append(name)
+        record.rows[name] = {"id": name}
+
+    monkeypatch.setattr(Record, "measure", measure)
+    monkeypatch.setattr(rounds, "ways_of", lambda *_: [("auto", "ar"), ("off", "ar")])
+    given = {"output": str(tmp_path / "rounds.jsonl"), "model_path": "none", "device": "cpu"}
+    rounds.time_rounds(**given)
+    batches = [("auto", 1), ("auto", 8), ("off", 1)]
+    assert names == [f"ar, batch {images}, --compile {mode}" for mode, images in batches]
+
+
 def test_a_fault_is_noted_and_tried_again(tmp_path, capsys) -> None:
     outcomes = iter(
         [RuntimeError("CUDA error"), ValueError("no compiler"), {"wrong": ["0"]}, {"wrong": []}, {}]

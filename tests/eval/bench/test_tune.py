@@ -1,7 +1,9 @@
 """`tune`: losers drop out, an interrupted command continues, and the file it writes is a recipe."""
 
+import gc
 import json
 import re
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -22,6 +24,7 @@ from eval.bench import tune as module
 from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, finalists, verdict
 from runs.commands import benchmark_settings, inspect_settings, run_settings, tune_settings
 from runs.measure import BASELINE, Measurement
+from runs.session import open_session
 from runs.tuned import tuned_place
 from support.output import remark
 
@@ -132,7 +135,23 @@ def test_what_dropped_out_is_not_chosen() -> None:
     rows = {BASELINE: row("ar", 1, 1, 1), METHODS[0]: row("jacobi", 2.0, None, None)}
     rows |= {METHODS[1]: row("jacobi", 1.5, 1.4, 1.6)}
     assert fastest(finalists(rows, [METHODS[1]])) is rows[METHODS[1]]
-    assert finalists(rows, []) == [*rows.values()], "none is left: the verdict says how far from it"
+    rows[METHODS[1]] = row("jacobi", 1.3, 0.98, 1.6)
+    assert fastest(finalists(rows, [METHODS[1]])) is rows[BASELINE], "one image is too few"
+    rows[METHODS[2]] = row("jacobi", 1.25, 1.05, 1.4)
+    best = fastest(finalists(rows, [METHODS[1]]))
+    assert best is rows[METHODS[2]], "nothing that is left is faster for certain"
+
+
+def test_an_engine_that_is_not_kept_frees_its_memory(checkpoint) -> None:
+    words = {"prompt": "a cat", "model_path": str(checkpoint), "device": "cpu", "method": "ar"}
+    silent = SimpleNamespace(say=lambda _: None, update=lambda _: None)
+    engines = module.Engines(open_session(run_settings(words)), {}, silent)
+    for method in (BASELINE, METHODS[0]):
+        engines.measure(method, [Job("0", "a cat", 0)])
+    gone = weakref.ref(engines.opened[METHODS[0]])
+    engines.keep([BASELINE])
+    gc.collect()
+    assert gone() is None and [*engines.opened] == [BASELINE]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +208,7 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
     assert not list(tmp_path.glob("*.trials.jsonl"))
-    assert f"Use it: --config {path} --dtype fp64; in Python: " in lines[-1]
+    assert f"Use it: --config {path} --dtype fp64; in Python, " in lines[-1]
     settings = settings_of(path)
     assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
     assert "tuned under" not in capsys.readouterr().err
@@ -199,9 +218,11 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
     settings_of(path, temperature="0.5")
     said = capsys.readouterr().err
     assert "machine an abacus there" in said and "temperature 1.0 there, 0.5 here" in said
-    assert "compile off there, " in said and "device_map" not in said
+    assert "compile off there, auto here" in said and "device_map" not in said
     settings_of(path, quantize="int8", dtype="fp32")
-    assert "quantize unset there, int8 here" in capsys.readouterr().err
+    assert "quantize none there, int8 here" in capsys.readouterr().err
+    settings_of(path, compile="auto")
+    assert "compile off there, auto here" in capsys.readouterr().err
     other = "recall" if content["method"] != "recall" else "ar"
     settings_of(path, method=other)
     assert "tuned" not in capsys.readouterr().err, "another method was asked for"

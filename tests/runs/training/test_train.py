@@ -267,11 +267,15 @@ def test_cached_features_give_the_same_losses(folders, tmp_path) -> None:
     for a, b in zip(fresh, kept, strict=True):
         expected = a["regression"] + a["cross_entropy"]
         assert b["regression"] + b["cross_entropy"] == pytest.approx(expected, rel=2e-3)
-    times = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    times = {path: path.stat().st_mtime_ns for path in cache.glob("[!.]*")}
     assert run(folders, tmp_path / "again", steps=3, cache_features=cache) == kept
     assert len(times) == 3, "about.json and two shards"
-    again = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    again = {path: path.stat().st_mtime_ns for path in cache.glob("[!.]*")}
     assert again == times, "nothing is computed again"
+    other = tmp_path / "other"
+    other.mkdir()
+    with lock(other / ".lock"), pytest.raises(SettingsError, match="that no other training fills"):
+        run(folders, tmp_path / "last", steps=3, cache_features=other)
 
 
 def test_a_cache_holds_the_images_that_are_used(folders, tmp_path, capsys) -> None:
