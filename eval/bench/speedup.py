@@ -36,9 +36,7 @@ def speed_figures(
     ratio, processor = speedup(repeats, baseline), None
     if on_cpu:  # seconds of all threads, (repeats, turns); a turn is one image or one batch
         plain, drafted = (np.array([one.cpu_seconds for one in m]) for m in (baseline, repeats))
-        alone = _one_by_one(repeats)
-        processor = np.median(_ratios(plain, drafted)) if alone else plain.sum() / drafted.sum()
-        processor = float(processor)
+        processor = _compared(plain, drafted, _one_by_one(repeats)).value
     return {
         "speedup": ratio.value,
         "speedup_low": ratio.low,
@@ -54,7 +52,12 @@ def speedup(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> 
         np.array([[image.seconds for image in one.images] for one in measurements])
         for measurements in (baseline, repeats)
     )
-    if _one_by_one(repeats):
+    return _compared(plain, drafted, _one_by_one(repeats))
+
+
+def _compared(plain: np.ndarray, drafted: np.ndarray, one_by_one: bool) -> Estimate:
+    """(repeats, images or turns) seconds of both -> how many times as fast the drafts are."""
+    if one_by_one:
         return median_interval(_ratios(plain, drafted))
     return paired_ratio(plain.sum(0), drafted.sum(0))
 
