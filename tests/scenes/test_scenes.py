@@ -43,14 +43,12 @@ def test_objects_are_inside_apart_and_of_other_colours():
                 assert distance >= (item.diameter + other.diameter) / 2
 
 
-def test_caption_names_background_and_every_object():
+def test_captions_are_short_and_the_same_for_the_same_seed():
+    """That they name what a scene holds is tested in eval/metrics/test_attributes.py."""
     changed = 0  # captions that another seed words in another way
     for index, scene in enumerate(SAMPLE):
-        text, ground = caption(scene, index), scene.background
+        text = caption(scene, index)
         assert text == caption(scene, index) and len(text.split()) <= 30
-        names = f"{ground.kind} {ground.colour} back", f"{ground.colour} {ground.kind} back"
-        assert any(name in text for name in names)
-        assert all(f"{item.colour} {item.shape}" in text for item in scene.objects)
         changed += caption(scene, index + 1) != text
     assert changed
 
