@@ -87,13 +87,6 @@ def test_a_cut_line_is_no_record(settings, tmp_path, cut):
     assert path.read_bytes().endswith(b"\n") and len({line["id"] for line in read_lines(path)}) == 2
 
 
-def test_zeros_after_a_power_failure_are_no_record(settings, tmp_path):
-    fill(settings(), "00000_0")
-    with (tmp_path / "out/records.jsonl").open("ab") as file:
-        file.write(b"\0" * 30 + b"\n")
-    assert list(open_folder(settings())) == ["00000_0"]
-
-
 def test_what_a_kill_leaves_is_mended(settings, tmp_path):
     fill(settings(), "00000_0", trace=True)
     (tmp_path / "out/img/.00000_1.png.tmp").write_bytes(b"half")

@@ -1,6 +1,8 @@
 """Files after a failed write: the old content stays, and the error names the file."""
 
 import os
+import resource
+import signal
 
 import pytest
 import torch
@@ -22,9 +24,6 @@ WRITERS = {
 @pytest.fixture
 def full_disk():
     """Return what fills the disk: files then take 1,000 bytes of a write, and no more."""
-    resource = pytest.importorskip("resource")
-    import signal
-
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writes fail with EFBIG
     yield lambda size=1000: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -70,7 +69,11 @@ def test_texts_in_no_encoding_are_written_as_json(tmp_path):
     assert "é".encode() in encode_json({"id": "é"})  # as it is, where that can be
 
 
-@pytest.mark.parametrize(("end", "read"), [('{"id": "c', ["a"]), ('{"id": "c"}\n', ["a", "c"])])
+@pytest.mark.parametrize(
+    ("end", "read"),
+    [('{"id": "c', ["a"]), ('{"id": "c"}\n', ["a", "c"]), ("\0" * 30 + "\n", ["a"])],
+    ids=["cut", "whole", "zeros, as after a power failure"],
+)
 def test_only_the_last_line_may_be_cut(tmp_path, end, read) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text('{"id": "a"}\n' + end)
