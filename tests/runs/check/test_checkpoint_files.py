@@ -234,11 +234,15 @@ def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch,
 
 
 def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
-    room = session.target.length(longest(session))
+    text = longest(session)
+    room = session.target.length(text)
     line = rows(report_on(capsys, session.settings)[1])[SEQUENCE]
     assert line["state"] != "FAULT" and f": prompts of up to {room} tokens; " in line["text"]
     ends = session.target.grid.row_end is not None
     assert (" row ends of " in line["text"]) is ends
+    message = rf"the prompt has {room + 1} tokens .* takes {room}: 'aaaa"
+    with pytest.raises(ValueError, match=message):
+        session.target.prompt(f"{text}a", 1)
 
 
 @pytest.mark.parametrize("model", MODELS)
