@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from ran import without_progress
 from safetensors.torch import load_file, save_file
-from said import without_progress
 from torch import Tensor
 
 import main

@@ -1,6 +1,7 @@
-"""Programs that tests start and wait for."""
+"""Programs that tests start and wait for, and what they say apart from their progress."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,3 +24,7 @@ def torchrun(*words: str, program: str | Path = "main.py") -> subprocess.Complet
     done = ran([*launch, program, *words], PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr[-2000:]
     return done
+
+
+def without_progress(stderr: str) -> str:
+    return re.sub(r"\[\d{4}-[\d: -]+\] .*\n", "", stderr)

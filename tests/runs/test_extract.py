@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from said import without_progress
+from ran import without_progress
 from together import Together
 
 import main

@@ -6,8 +6,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from browser import only_in_all
-from ran import ran
-from said import without_progress
+from ran import ran, without_progress
 
 from configs.command_line import listed_method, read_words
 from configs.schema import ROOT

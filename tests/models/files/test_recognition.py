@@ -9,7 +9,7 @@ from damage import Damage, entries, generated, refused
 from families import SMALL
 from huggingface_hub import constants
 from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
-from said import without_progress
+from ran import without_progress
 from small import loaded, small_settings
 
 import main

@@ -17,9 +17,8 @@ from browser import only_in_all
 from damage import Damage, a_folder, content, cut, fill_disk
 from fakes import codes
 from families import SMALL
-from ran import torchrun
+from ran import torchrun, without_progress
 from safetensors.torch import load_file, save_file
-from said import without_progress
 from small import Sizes, small_settings, write_checkpoint
 
 import main
