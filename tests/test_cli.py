@@ -93,12 +93,6 @@ def test_torch_is_not_imported_for_help_and_refusals(model, words, code):
     assert bool(done.stdout) == (code == 0) and "Traceback" not in done.stderr
 
 
-def test_help_names_commands(capsys):
-    for words in ([], ["-h"], ["--help"], ["help"]):
-        assert main.main(words) == 0
-        assert "generate_images --prompt" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("commit", ["a1b2c3+changes", None], ids=["checkout", "no-git"])
 def test_version_is_one_line_for_a_bug_report(commit, monkeypatch, capsys):
     monkeypatch.setattr("support.provenance.revision", lambda: commit)

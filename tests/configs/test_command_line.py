@@ -338,6 +338,7 @@ def test_help_of_a_method_has_its_flags_and_says_what_it_leaves_out(method):
 
 def test_words_that_ask_for_help(capsys):
     for words, flag in (
+        *((words, "generate_images --prompt") for words in ("", "-h", "--help", "help")),
         ("generate_images --method adt --help", "--adt_beta X"),
         ("generate_images --method=adt -h", "--adt_beta X"),
         ("generate_images --help all", "--adt_beta X"),
