@@ -36,6 +36,8 @@ FOURS = "channels per head: expected a multiple of 4, got 32 /"
 NO_NORM = rf"{ENCODER}missing key encoder\.fin"
 DOWN, WORDS = "model.layers.1.mlp.down_proj.weight", "tokenizer/text_tokenizer.json"
 NO_DOWN = rf"{DOWN} has shape \(1, 72\), expected \(32, 72\)"
+INTEGERS = torch.zeros(32, 64, dtype=torch.int8)
+NO_INTEGERS = "drafter: fc.weight: expected floating-point numbers, got int8"
 NO_VQGAN = [("double_z", True), ("attn_resolutions", [16]), ("ch", "many"), ("ch_mult", [])]
 NO_VQGAN += [("ch", 33)]
 
@@ -62,6 +64,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         # a VQGAN with other codes would fail at the very end
         (lambda folder: byte_tokenizer(23).save(f"{folder}/{WORDS}"), "23 image codes.*24 codes"),
         (gone("drafter"), "--drafter_path"),
+        (tensors("drafter/model.safetensors", fc__weight=INTEGERS), NO_INTEGERS),
         *((vqgan(name, value), f"vqgan.yaml.*{name}") for name, value in NO_VQGAN),
     ],
     "emu3": [
