@@ -149,7 +149,6 @@ HOLDING += [("emu3", "sequential", ["cpu", "disk"]), ("janus_pro", "parallel", [
 
 @pytest.mark.parametrize(("name", "mode", "places"), HOLDING, ids=str)
 def test_layers_that_accelerate_holds(name, mode, places, tmp_path) -> None:
-    pytest.importorskip("accelerate")
     session = SMALL[name].load(SMALL[name].write(tmp_path), METHODS[1])
     opened = open_session(replace(session.settings, cfg_mode=mode))
     target = getattr(opened.target, "target", opened.target)

@@ -125,7 +125,6 @@ def until(true: Callable[[], bool]) -> None:
 def test_a_proxy_is_left_out_for_this_machine_only(served):
     for name in ("no_proxy", "NO_PROXY"):
         assert os.environ[name] == "example.org,localhost,127.0.0.1,127.0.0.1"
-    assert served.client.models.list().data
 
 
 def test_the_model_is_listed(served):
