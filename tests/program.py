@@ -1,4 +1,7 @@
-"""The program's folders, from the ground up: each may import those before it."""
+"""The program's folders, from the ground up: each may import those before it; what files import."""
+
+import ast
+from pathlib import Path
 
 FOLDERS = (
     "configs",
@@ -12,3 +15,15 @@ FOLDERS = (
     "adt_tree",
     "scripts",
 )
+
+
+def imports(path: Path) -> set[str]:
+    """Return the dotted names that a file imports, anywhere in its code."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names

@@ -1,12 +1,11 @@
 """The floor plan: no import runs upward or in a circle, and the engine knows only protocols."""
 
-import ast
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
-from program import FOLDERS
+from program import FOLDERS, imports
 from ran import ran
 
 from configs.targets import ROOT
@@ -23,32 +22,20 @@ def project_modules() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in zip(names, files, strict=True)}
 
 
-def imported(path: Path, modules: dict[str, Path]) -> set[str]:
-    """Return the project's modules that a file imports, anywhere in its code."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names & modules.keys()
-
-
 MODULES = project_modules()
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_import_runs_upward(name):
     below = FLOORS[: FLOORS.index(name.partition(".")[0]) + 1]
-    found = imported(MODULES[name], MODULES)
+    found = imports(MODULES[name]) & MODULES.keys()
     upward = [other for other in found if other.partition(".")[0] not in below]
     assert not upward, f"{name} imports {', '.join(upward)}, which stand above it"
 
 
 def test_no_import_is_circular():
-    packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
-    graph = {name: imported(path, MODULES) - packages - {name} for name, path in MODULES.items()}
+    nodes = {name for name, path in MODULES.items() if path.name != "__init__.py"}
+    graph = {name: imports(path) & nodes - {name} for name, path in MODULES.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 

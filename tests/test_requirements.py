@@ -1,6 +1,5 @@
 """Every package that is imported is required and constrained; an editable install works."""
 
-import ast
 import re
 import sys
 import tomllib
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from program import FOLDERS
+from program import FOLDERS, imports
 from ran import ran
 
 from configs.schema import ROOT
@@ -19,7 +18,7 @@ from support.extras import EXTRAS, missing_extra
 
 PROGRAM = ("main.py", *FOLDERS)
 APART = {"quantize"}  # extras that `make test` leaves out; tests that need them are skipped
-LOADER = "library"  # eval.metrics.weights.library(module, package) imports by name
+LOADER = r'\blibrary\("(\w+)'  # eval.metrics.weights.library(module, package) imports by name
 
 
 def text_of(name: str) -> str:
@@ -42,13 +41,7 @@ def modules_of(place: Path) -> set[str]:
     """Top-level modules that a file, or the files of a folder, import, anywhere in their code."""
     found: set[str] = set()
     for path in [place] if place.is_file() else place.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found.add(str(node.module))
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == LOADER:
-                found |= {word.value for word in node.args[:1] if isinstance(word, ast.Constant)}
+        found |= imports(path) | {*re.findall(LOADER, path.read_text(encoding="utf-8"))}
     return {name.partition(".")[0] for name in found}
 
 
