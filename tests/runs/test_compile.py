@@ -9,6 +9,7 @@ import torch
 from browser import only_in_all
 from compilers import needs_compiler, needs_inductor
 from damage import generated, refused
+from direct import session_reading
 from fakes import codes as codes_of
 from small import Sizes, open_lumina, small_settings, write_checkpoint
 from torch._dynamo.utils import counters
@@ -64,12 +65,9 @@ def test_all_methods_decode_the_same_tokens(checkpoint, sampled) -> None:
 
 @needs_compiler
 def test_so_they_do_where_the_head_reads_hidden_states(checkpoint) -> None:
-    session = opened(checkpoint, "off")
-    wanted = codes(session, "ar", 1.0, 1)
-    session = opened(checkpoint, "on")
-    session.drafter.read_layers((1,))
-    torch.nn.init.normal_(session.drafter.states.weight, std=0.1)
-    fuse(session.drafter.requires_grad_(False))
+    wanted = codes(opened(checkpoint, "off"), "ar", 1.0, 1)
+    session = session_reading(opened(checkpoint, "on"), (1,))
+    fuse(session.drafter)
     for method, images in product(("eagle2", "eagle_recall", "block"), (1, 2)):
         assert codes(session, method, 1.0, images) == wanted, (method, images)
 
