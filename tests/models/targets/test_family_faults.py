@@ -27,7 +27,7 @@ KEY_NORM = "model.layers.1.self_attn.k_norm.weight"
 LUMINA2_NORM = "model.layers.1.self_attn.q_norm.weight"
 CONV_Y = "decoder.norm_out.conv_y.weight"
 IBQ, EMU3_5_WORDS = "../Emu3.5-VisionTokenizer", "../tokenizer_emu3_ibq"
-NAMES = "tokenizer_config.json"
+NAMES, SIDE = "tokenizer_config.json", "<reserved08801>"
 ENCODER = "--text_encoder_path: .*"
 LINEAR, YARN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn"}
 NO_EMU3_CODEC = r"weights vqmodel\.\* does not fit.*missing key vqmodel\.decoder"
@@ -103,6 +103,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (tensors(**{LUMINA2_NORM: torch.ones(3, 8)}), r"has shape \(3, 8\), expected \(2, 8\)"),
         (entries(file=NAMES, eos_token=None), f"{NAMES} has no bos_token and no eos_token"),
         (entries(file=NAMES, bos_token="<s>"), r"tokenizer\.json has no token '<s>'"),
+        (text("tokenizer.json", SIDE, "x"), f"no token for a side of 32 pixels, '{SIDE}'"),
         (
             lambda folder: write_codec(folder.parent / CODEC, 25),
             "has 25 codes, .*155000; config.json has 155024 ids, too few",

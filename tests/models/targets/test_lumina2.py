@@ -1,14 +1,10 @@
 """Lumina-mGPT 2.0: prompts, and its codec against the authors' pixels."""
 
-from dataclasses import replace
-
-import pytest
 import torch
 from families import SMALL
 from small_lumina2 import CODEC, SPECIAL, write_lumina2
 
 from models.codecs.vqgan_files import movqgan_files
-from runs.session import open_session
 
 TEXT, LAYOUTS = " A red cat, é.\n", ["lumina_mgpt2"]
 
@@ -39,9 +35,3 @@ def test_pixels_are_the_authors(original) -> None:
     pixels = (torch.arange(32 * 48 * 3).view(1, 32, 48, 3) * 37 % 256).byte()
     codes = [21, 16, 21, 16, 21, 16, 21, 22, 6, 21, 3, 14, 4, 15, 21, 3, 21, 16, 15, 16, 19, 16]
     assert images.encode(pixels)[0].tolist() == [*codes, 15, 16]
-
-
-def test_the_tokenizer_needs_a_token_for_the_size(family, original) -> None:
-    settings = replace(family.settings(original), target_size="96x64")
-    with pytest.raises(ValueError, match="no token for a side of 96 pixels, '<reserved08803>'"):
-        open_session(settings)
