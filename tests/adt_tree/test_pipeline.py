@@ -246,6 +246,7 @@ def test_a_recipe_of_another_sampling_is_not_compared(pipe, tmp_path):
         ({"drafter_path": "nowhere"}, "drafter_path nowhere: .*got a path that does not exist"),
         ({"model": "llamagen"}, "text_encoder_path "),
         ({"method": "mine"}, "got 'mine'. If it is one of your own, import its module first"),
+        ({"method": "tuned"}, "method: .* after `python main.py tune --model tiny`"),
         ({"revision": "main"}, "'revision'. Use `hf download owner/name --revision NAME"),
     ],
 )
@@ -298,8 +299,6 @@ def test_copies_are_refused_with_what_to_do_instead(pipe, how):
 
 
 def test_commands_in_errors_keep_their_dashes(checkpoint, tmp_path):
-    with pytest.raises(SettingsError, match="method: .* after `python main.py tune --model tiny`"):
-        Pipeline.from_pretrained(checkpoint, method="tuned")
     with pytest.raises(SettingsError, match="^model_path .*`python main.py inspect --model tiny "):
         Pipeline.from_pretrained(checkpoint, model_path=tmp_path, method="ar")
     with pytest.raises(SettingsError, match="^a `a --cfg 1` guidance_scale$"), python_names():
