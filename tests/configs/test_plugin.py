@@ -104,10 +104,6 @@ def test_runs_by_its_rule_are_evaluated(plugin, capsys):
     assert "| own | mine, coupled |" in capsys.readouterr().out
 
 
-def test_a_module_that_is_not_there_is_refused_and_a_broken_one_keeps_its_traceback(plugin):
-    with pytest.raises(SettingsError, match="--plugin: expected the name of a.*got 'none.such'"):
-        settings("--plugin=none.such")
-    with pytest.raises(SettingsError, match="--plugin: expected the name of a.*got './mine.py'"):
-        settings("--plugin=./mine.py")
+def test_a_broken_module_keeps_its_traceback(plugin):
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         settings("--plugin=broken_methods")

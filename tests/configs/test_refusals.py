@@ -51,6 +51,7 @@ draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
 bench --trace                : --trace: benchmark has no such flag; only generate_images has it
 tune --nodes=4               : --nodes: unknown flag
+samples --quantize=int8      : --quantize: expected no quantised…got 'int8'
 samples --slice=0-3          : --slice: unknown flag
 samples --lantern_k=3        : --lantern_k: unknown flag
 generate_images --method adx --help : --method: expected ar, static…got 'adx'
@@ -85,6 +86,9 @@ list --slice=5-5             : --slice: …got '5-5'
 list --slice=１-２           : --slice: …got
 list --sample=0              : --sample: …got 0
 inspect --speed              : --speed: inspect has no such flag; benchmark and tune measure
+draw --plugin=none.such      : --plugin: expected the name of a…got 'none.such'
+draw --plugin=./mine.py      : --plugin: expected the name of a…got './mine.py'
+demo --port=0                : --port: …got 0
 draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
 list --caption=both --prompt_file=x : --caption: …first, longest or all
 tune --minutes=0             : --minutes: expected a number from 0.01 to 10080, got 0.0
@@ -118,6 +122,7 @@ inspect --model=anole --vq_path=x    : --vq_path: 'x' works only with --model �
 draw --text_encoder_path=x           : --text_encoder_path: 'x' works only with --model llamagen or 
 hub --model=lumina_mgpt2 --tokenizer_path=x   : --tokenizer_path: …only with --model
 hub --model=lumina_mgpt2 --target_size=800x768 : multiples of 32, at most 768 x 768 pixels
+hub --model=glm_image --cfg=3        : --cfg: …1 with --model glm_image
 hub --model=emu3 --target_size=36    : --target_size: …in multiples of 8, at most 760 x 760
 hub --model=emu3 --target_size=768   : --target_size: …at most 760
 hub --model=emu3 --target_size=x     : --target_size: …got 'x'

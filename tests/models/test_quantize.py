@@ -10,11 +10,9 @@ import torch
 from families import PLAIN, PROMPTS, decoded
 from small import small_settings
 
-from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from configs.schema import RunSettings
 from models.linear import Linear
 from models.quantize import quantize, weight_bytes, weight_format
 from runs.session import Session, open_session
@@ -88,12 +86,6 @@ def test_memory_that_inspect_names_is_that_of_the_weights(quantised, checkpoint)
     )
     assert weight_bytes(network, "int8", torch.float32) == held
     assert quantised.hardware()["quantize"] == "int8"
-
-
-def test_no_samples_of_a_quantised_target_for_drafters(tmp_path) -> None:
-    run = RunSettings(prompt="a cat", method=PLAIN, quantize="int8")
-    with pytest.raises(SettingsError, match="--quantize: expected no quantised.*got 'int8'"):
-        ExtractionSettings(run=run, output_dir=str(tmp_path / "out"))
 
 
 def test_int4_needs_a_cuda_device() -> None:
