@@ -89,6 +89,9 @@ inspect --speed              : --speed: inspect has no such flag; benchmark and 
 draw --plugin=none.such      : --plugin: expected the name of a…got 'none.such'
 draw --plugin=./mine.py      : --plugin: expected the name of a…got './mine.py'
 demo --port=0                : --port: …got 0
+vq_distances --neighbours=0    : --neighbours: expected a whole number from 1 to 65535, got 0
+vq_distances --model_path=owner/name : --model_path: expected a folder, which will hold…'owner/name'
+vq_distances --model_path=model --tokenizer_path=./n : or owner/name, got a path that does not exist
 draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
 list --caption=both --prompt_file=x : --caption: …first, longest or all
 tune --minutes=0             : --minutes: expected a number from 0.01 to 10080, got 0.0
@@ -121,6 +124,14 @@ draw --vq_path=x                     : --vq_path: 'x' works only with --model �
 inspect --model=anole --vq_path=x    : --vq_path: 'x' works only with --model …llamagen or llamagen2
 draw --text_encoder_path=x           : --text_encoder_path: 'x' works only with --model llamagen or 
 hub --model=lumina_mgpt2 --tokenizer_path=x   : --tokenizer_path: …only with --model
+hub --model=lumina_mgpt --target_size=0 : --target_size: …multiples of 32
+hub --model=lumina_mgpt --target_size=770 : --target_size: …multiples of 32
+hub --model=lumina_mgpt --target_size=768x : --target_size: …multiples of 32
+hub --model=lumina_mgpt --target_size=768x768x768 : --target_size: …multiples of 32
+hub --model=lumina_mgpt --target_size=1056x1024 : --target_size: …multiples of 32
+hub --model=lumina_mgpt --target_size=1024x224 : --target_size: …multiples of 32
+hub --model=lumina_mgpt --target_size=-768 : --target_size: …multiples of 32
+hub --model=lumina_mgpt --target_size='768 x 768' : --target_size: …multiples of 32
 hub --model=lumina_mgpt2 --target_size=800x768 : multiples of 32, at most 768 x 768 pixels
 hub --model=glm_image --cfg=3        : --cfg: …1 with --model glm_image
 hub --model=emu3 --target_size=36    : --target_size: …in multiples of 8, at most 760 x 760
@@ -165,6 +176,12 @@ extract_tokens --output_dir=o --from_prompts --model_path=model : --num_images: 
 evaluate --output_dir a --device tpu : --device: …got 'tpu'
 samples --model=anole                : --prompt: expected MSCOCO2017Train, …, with --model anole, go
 samples --prompt=PartiPrompts        : but not the prompts that models are judged by
+generate_images --prompt=partiprompts : --prompt: expected PartiPrompts, MSCOCO2017Val or …got
+generate_images --prompt=PartiPrompt : --prompt: expected PartiPrompts, MSCOCO2017Val or …got
+generate_images --prompt=mscoco2017val : --prompt: expected PartiPrompts, MSCOCO2017Val or …got
+generate_images --prompt=MSCOCO2017 : --prompt: expected PartiPrompts, MSCOCO2017Val or …got
+generate_images --prompt=MSCOCO2014Val : --prompt: expected PartiPrompts, MSCOCO2017Val or …got
+generate_images --prompt=SJDPrompts : --prompt: expected PartiPrompts, MSCOCO2017Val or …got
 generate_images --prompt=no.txt --model_path model : --prompt no.txt: …path that does not exist
 generate_images --prompt=nofile.csv  : expected an existing prompt f…got 'nofile.csv', which looks l
 generate_images --prompt=prompts/mine : or a text, got 'prompts/mine', which looks like a missing

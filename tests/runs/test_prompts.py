@@ -43,16 +43,6 @@ def coco(tmp_path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["partiprompts", "PartiPrompt", "mscoco2017val", "MSCOCO2017", "MSCOCO2014Val", "SJDPrompts"],
-)
-def test_a_name_that_is_nearly_a_data_set_is_refused(text):
-    message = "--prompt: expected PartiPrompts, MSCOCO2017Val or .*got .*"
-    with pytest.raises(SettingsError, match=message):
-        items(text)
-
-
 def test_lines_of_a_file(tmp_path):
     path = tmp_path / "Prompts.TXT"
     path.write_bytes("\ufeffone, 1 #\r\n\n  \t\n two \u2028 zwei\r\none, 1 #\nno end".encode())
