@@ -57,6 +57,12 @@ def test_older_entries_mean_the_same(name, change, folder, originals) -> None:
 
 
 REPORTS = {
+    "tiny": {
+        ("target", "stored"): "40,864 parameters: F32 (29 tensors)",
+        ("target", "config.json"): "2 layers, hidden 32, 2 heads",
+        ("text tokenizer", "files"): "image codes 4 to 27",
+        ("image tokenizer", "files"): "24 codes, 8 x 8 pixels",
+    },
     "emu3": {
         ("target", "config.json"): "2 layers, hidden 32, 4 heads, 289 ids",
         ("text tokenizer", "files"): "image codes 265 to 288",
@@ -96,7 +102,7 @@ def test_inspect(name, originals, capsys) -> None:
     assert code == 0
     for row, text in REPORTS[name].items():
         assert text in rows(report)[row]["text"]
-    image = "image tokenizer" if model == "liquid" else "image codec"
+    image = "image tokenizer" if model in ("liquid", "tiny") else "image codec"
     assert {"target weights", "target keys and values", image} <= report["memory"].keys()
 
 

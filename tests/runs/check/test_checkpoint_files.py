@@ -29,18 +29,6 @@ SEQUENCE = ("target", "sequence")  # the row about the positions
 DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 
 
-@pytest.mark.parametrize("model", ["tiny", "anole"])
-def test_a_whole_checkpoint_fits(model, checkpoint, capsys) -> None:
-    code, document = inspected(capsys, checkpoint, "--model", model)
-    assert code == 0 and not faults(document)
-    texts = {key: row["text"] for key, row in rows(document).items()}
-    count = sum(value.numel() for value in load_file(checkpoint / "model.safetensors").values())
-    assert texts["target", "stored"].startswith(f"{count:,} parameters: F32 (29 tensors)")
-    assert "2 layers, hidden 32, 2 heads" in texts["target", "config.json"]
-    assert "24 codes, 8 x 8 pixels" in texts["image tokenizer", "files"]
-    assert "image codes 4 to 27" in texts["text tokenizer", "files"]
-
-
 @pytest.mark.parametrize("sizes", [{}, None])
 def test_config_json_need_not_tell_the_codecs_sizes(sizes, folder, capsys) -> None:
     entries(vq_config=sizes)(folder)
