@@ -59,7 +59,6 @@ FAULTS = {
         ("caf\xe9".encode("latin-1"), "iconv -f ITS_ENCODING.*not in UTF-8"),
         ("a cat\na dog\n".encode("utf-16-le"), "iconv.*NUL character in line 1, as in UTF-16"),
         (b"a cat\na \0 dog\n", "NUL character in line 2"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a Git LFS pointer"),
         (b"\n<!DOCTYPE html>\n<title>p.txt", "a web page"),
     ],
     "p.jsonl": [

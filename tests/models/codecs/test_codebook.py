@@ -86,12 +86,11 @@ def test_more_neighbours_than_codes_are_refused(folder, capsys) -> None:
     ("content", "message"),
     [
         (None, ""),
-        (b"", ""),
         (b"no table", ""),
         (np.zeros((4, 4), np.uint16), r".*expected uint16 \(4, 3\)"),
         (np.zeros((4, 3), np.int64), r".*expected uint16 \(4, 3\)"),
     ],
-    ids=["missing", "empty", "text", "shape", "type"],
+    ids=["missing", "text", "shape", "type"],
 )
 def test_an_unreadable_or_wrong_file_is_named(tmp_path, content, message) -> None:
     path = tmp_path / "top_3_indices.npy"
