@@ -343,6 +343,7 @@ def test_words_that_ask_for_help(capsys):
         ("generate_images --method=adt -h", "--adt_beta X"),
         ("generate_images --help all", "--adt_beta X"),
         ("benchmark --prompt x -h", "--methods"),
+        ("benchmark -- --help", "--methods"),
     ):
         assert main.main(words.split()) == 0
         assert flag in capsys.readouterr().out
