@@ -1,10 +1,11 @@
 """Paths that are judged each on its own: PathExplore and PathRelax (arXiv 2606.10492).
 
 PathExplore follows every path from the root while its drafts are accepted, each with probability
-min(1, p / q). The longest path counts. After a refusal the next token is drawn from
-norm(max(p - q, 0)). Since several paths try and only one has to succeed, tokens that are easily
-accepted come up more often than p says: only a single chain has the target's distribution.
-PathRelax adds to p(x) a share of what p gives to the other paths' drafts at that position.
+min(1, p / q), where q lacks the siblings drawn before. The longest path counts. After a refusal
+the next token is drawn from norm(max(p - q, 0)), with the whole q. Since several paths try and only
+one has to succeed, tokens that are easily accepted come up more often than p says: only a single
+chain has the target's distribution. PathRelax adds to p(x) a share of what p gives to the other
+paths' drafts at that position.
 """
 
 from torch import Tensor
@@ -32,12 +33,13 @@ class PathExplore(HostRule):
         accepted = [node]
         if not tree.children[node]:
             return accepted
-        p, q = tree.p(node), tree.q(node)
+        p, drawn = tree.p(node), []
         for child in tree.children[node]:
-            drafted = q[tree.tokens[child]]
+            token, q = tree.tokens[child], tree.q(node, drawn)
             # a refused position is judged again in a later round: numbers are the round's own
-            if noise.accept(0, child) * drafted < self.mass(tree, child, p):
+            if noise.accept(0, child) * q[token] < self.mass(tree, child, p):
                 accepted += self._accepted(tree, child, noise)
+            drawn.append(token)
         return accepted
 
     def mass(self, tree: ImageTree, node: int, p: Array) -> float:

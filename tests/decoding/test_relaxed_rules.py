@@ -1,8 +1,7 @@
 """GSD, PathExplore, PathRelax against their formulas, with controls; their lossless limits."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import pytest
@@ -16,10 +15,8 @@ from torch import Tensor
 from configs.acceptance import GsdSettings, PathSettings
 from decoding.noise import ImageNoise
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.positional_noise import NodeNoise
-from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
-from decoding.verifiers.host import ImageTree
+from decoding.verifiers.host import Array, ImageTree
 from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.traversal import first_chain
@@ -37,6 +34,18 @@ class FirstPath(PathExplore):
 
     def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple:
         return super().judge(first_chain(tree), noise)
+
+
+class WithoutSiblings(ImageTree):
+    def q(self, node: int, drawn: Sequence[int] = ()) -> Array:
+        return super().q(node)
+
+
+class FirstDraws(PathExplore):
+    """A wrong rule: every sibling is judged as if it had been drawn first."""
+
+    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple:
+        return super().judge(WithoutSiblings(**vars(tree)), noise)
 
 
 Rate = Callable[[int, int, int | None], float]  # row, draft, the other path's draft -> p / q
@@ -63,25 +72,6 @@ def cached_distributions() -> Iterator[None]:
 def judged(rule: str, policy: StaticTree = CHAIN) -> Verdict:
     noise = noise_of(range(IMAGES), LENGTH, VOCAB)
     return one_round(SMALL, policy, "sampled", RULES[rule], noise)[1]
-
-
-def two_paths() -> DraftTree:
-    """Two chains whose drafts are drawn independently, as the papers do."""
-    generator = torch.Generator().manual_seed(7)
-    first = torch.multinomial(Q[:1].expand(IMAGES, -1), 2, generator=generator)
-    second = [torch.multinomial(Q[first[:, i] + 1], 1, generator=generator) for i in (0, 1)]
-    tokens = torch.cat([torch.zeros_like(first[:, :1]), first, *second], 1)
-    parents = torch.tensor([0, 0, 0, 1, 2]).expand(IMAGES, -1)
-    depths = torch.tensor([0, 1, 1, 2, 2]).expand(IMAGES, -1)
-    tree = DraftTree(tokens, parents, depths, torch.zeros(IMAGES, 5), height=2, width=2)
-    return replace(tree, log_q=SMALL.log_q[SMALL.rows(tree)])
-
-
-@cache
-def on_paths(rule: str) -> Verdict:
-    tree, root = two_paths(), torch.zeros(IMAGES, 1, dtype=torch.long)
-    noise = NodeNoise(noise_of(range(IMAGES), LENGTH + 1, VOCAB), tree.depths, root)
-    return RULES[rule](tree, SMALL.log_p[SMALL.rows(tree)], noise)
 
 
 def fit(verdict: Verdict, promised: Tensor) -> float:
@@ -140,7 +130,8 @@ def paths_promise(rate: Rate) -> Tensor:
         for second in itertools.product(range(VOCAB), repeat=2):
             rows = [below(0, token) for token in first]
             chance = drawn * float(Q[rows[0], second[0]] * Q[rows[1], second[1]])
-            rates = [rate(0, *first), rate(0, *first[::-1])]
+            left = 1 - float(Q[0, first[0]])  # the second sibling is drawn from what is left
+            rates = [rate(0, *first), rate(0, *first[::-1]) * left]
             rates += [rate(rows[0], *second), rate(rows[1], *second[::-1])]
             accepts = [min(1.0, r) for r in rates]
             for hits in itertools.product((True, False), repeat=4):
@@ -168,16 +159,27 @@ def test_clusters_come_up_as_their_formula_says() -> None:
 
 
 def test_the_longest_path_comes_up_as_enumerated() -> None:
-    verdict = on_paths("path_explore")
+    verdict = judged("path_explore", PATHS)
     assert fit(verdict, paths_promise(single)) > 1e-4
     assert fit(verdict, SMALL.joint(LENGTH)) < 1e-8  # it is no lossless rule
     assert torch.bincount(verdict.accepted, minlength=3).amin() > IMAGES // 50
-    assert fit(on_paths("the first path"), paths_promise(single)) < 1e-8
+    assert fit(judged("the first path", PATHS), paths_promise(single)) < 1e-8
+
+
+def test_siblings_are_judged_by_what_they_were_drawn_from() -> None:
+    """The second counts if it is accepted. With q = p it comes up as if drawn with replacement."""
+    laws, noise = Distributions(VOCAB, 2, spread=2.0), noise_of(range(IMAGES), LENGTH, VOCAB)
+    laws.log_q, policy = laws.log_p, StaticTree(rank_paths("root:2 1:1"))
+    right, wrong = (
+        outcome_counts(one_round(laws, policy, "sampled", rule, noise)[1].emitted[:, :1], VOCAB)
+        for rule in (PathExplore(), FirstDraws())
+    )
+    assert p_value(right, laws.log_p[0].exp()) > 1e-4 > 1e-8 > p_value(wrong, laws.log_p[0].exp())
 
 
 def test_relaxed_paths_come_up_as_enumerated() -> None:
-    assert fit(on_paths("path_relax"), paths_promise(crossed)) > 1e-4
-    assert fit(on_paths("path_relax"), paths_promise(single)) < 1e-8
+    assert fit(judged("path_relax", PATHS), paths_promise(crossed)) > 1e-4
+    assert fit(judged("path_relax", PATHS), paths_promise(single)) < 1e-8
 
 
 @pytest.mark.parametrize("rule", ["gsd of reach 0", "path_explore", "path_relax"])
@@ -192,5 +194,5 @@ def test_clusters_of_one_code_are_the_lossless_rule(rule, policy) -> None:
 
 
 def test_delta_0_is_path_explore() -> None:
-    relaxed, plain = on_paths("path_relax of delta 0"), on_paths("path_explore")
+    relaxed, plain = judged("path_relax of delta 0", PATHS), judged("path_explore", PATHS)
     assert torch.equal(emitted(relaxed), emitted(plain))
