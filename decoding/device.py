@@ -45,7 +45,9 @@ def constant(values: tuple, device: torch.device) -> Tensor:
 @lru_cache(maxsize=None, typed=True)
 @torch.inference_mode(False)
 def _constant(device: torch.device, *values: float) -> Tensor:
-    return torch.tensor(values).to(device)
+    # kept for all callers, so not in the default dtype that the first of them has
+    dtype = torch.float32 if any(isinstance(value, float) for value in values) else None
+    return torch.tensor(values, dtype=dtype).to(device)
 
 
 def arange(count: int, device: torch.device) -> Tensor:

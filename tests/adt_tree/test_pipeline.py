@@ -5,6 +5,7 @@ import pickle
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 import main
 from adt_tree import Pipeline, SettingsError
 from adt_tree.sources import python_names
+from decoding.device import _constant
 from support.json_files import read_lines
 
 PROMPTS = ["a cat", "two cats", "a cat"]
@@ -130,6 +132,26 @@ def test_threads_and_streams_next_to_each_other_get_their_own_images(pipe):
     first = [*latest, *one][-1].tokens
     assert torch.equal(first, wanted[0][0]) and torch.equal(second, wanted[1][0])
     assert all(torch.equal(calls[seed].result().tokens, wanted[seed]) for seed in wanted)
+
+
+@pytest.mark.parametrize("method", ["ar", "adt", "recall", "jacobi"])
+@pytest.mark.parametrize("setting", ["dtype"])
+def test_what_a_caller_sets_in_torch_changes_no_image(checkpoint, setting, method):
+    options = OPTIONS | {"torch_dtype": torch.float32, "method": method}
+    wanted = Pipeline.from_pretrained(checkpoint, **options)("a cat", seed=3)
+    _constant.cache_clear()
+    if setting == "dtype":
+        torch.set_default_dtype(torch.float64)
+    contexts = {"autocast": torch.autocast("cpu", torch.bfloat16), "device": torch.device("meta")}
+    try:
+        with contexts.get(setting, nullcontext()):
+            own = Pipeline.from_pretrained(checkpoint, **options)
+            found, *_, last = own("a cat", seed=3), *own.stream("a cat", seed=3)
+            own.weights.paint(last.tokens[:-1])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found.tokens, wanted.tokens) and torch.equal(last.tokens, wanted.tokens[0])
+    assert np.array_equal(np.asarray(found.images[0]), np.asarray(wanted.images[0]))
 
 
 def test_pipelines_share_weights_or_not(checkpoint, pipe):
