@@ -135,7 +135,7 @@ def test_threads_and_streams_next_to_each_other_get_their_own_images(pipe):
 
 
 @pytest.mark.parametrize("method", ["ar", "adt", "recall", "jacobi"])
-@pytest.mark.parametrize("setting", ["dtype"])
+@pytest.mark.parametrize("setting", ["dtype", "autocast", "device"])
 def test_what_a_caller_sets_in_torch_changes_no_image(checkpoint, setting, method):
     options = OPTIONS | {"torch_dtype": torch.float32, "method": method}
     wanted = Pipeline.from_pretrained(checkpoint, **options)("a cat", seed=3)
