@@ -15,7 +15,7 @@ import main
 from configs import acceptance, method_table
 from configs.command_line import listed_method, read_words
 from configs.fields import SettingsError
-from configs.help import command_help
+from configs.help import asked_help, command_help
 from runs import methods
 from runs.commands import run_settings
 
@@ -59,6 +59,12 @@ def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
         settings("--method=jacobi", "--verifier=strict")
     with pytest.raises(ValueError, match="'mine' is taken"):
         methods.register_method("mine", method_table.MethodTraits(), methods.METHODS["jacobi"])
+
+
+@pytest.mark.parametrize("words", [["--plugin", "own_methods"], ["--plugin=own_methods"]])
+def test_the_help_knows_its_methods(plugin, words):
+    assert "--window N" in asked_help(["generate_images", "--method=mine", *words, "--help"])
+    assert "mine" in asked_help(["generate_images", "--help", "all", *words])
 
 
 def test_a_module_may_register_its_names_again(plugin):
@@ -107,7 +113,8 @@ def test_runs_by_its_rule_are_evaluated(plugin, capsys):
 def test_a_module_that_is_not_there_is_refused_and_a_broken_one_keeps_its_traceback(plugin):
     with pytest.raises(SettingsError, match="--plugin: expected the name of a.*got 'none.such'"):
         settings("--plugin=none.such")
-    with pytest.raises(SettingsError, match="--plugin: expected the name of a.*got './mine.py'"):
-        settings("--plugin=./mine.py")
+    for name in ("./mine.py", ""):
+        with pytest.raises(SettingsError, match=f"--plugin: expected the name of a.*got '{name}'"):
+            settings(f"--plugin={name}")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         settings("--plugin=broken_methods")
