@@ -88,6 +88,10 @@ def test_a_stream_is_the_call_round_by_round(pipe):
     steps = list(pipe.stream("a cat", seed=3))
     assert torch.equal(steps[-1].tokens, out.tokens[0])
     assert np.array_equal(np.asarray(steps[-1].image), np.asarray(out.images[0]))
+    first, last = pickle.loads(pickle.dumps([steps[0], steps[-1]]))
+    assert torch.equal(first.tokens, steps[0].tokens) and last.image == steps[-1].image
+    with pytest.raises(RuntimeError, match="a pickled StreamStep has no model"):
+        _ = first.image
     assert [step.finished for step in steps] == [False] * (len(steps) - 1) + [True]
     last, stats, position = steps[-1], out.stats[0], 1
     assert last.forwards == stats.forwards and last.accepted_length == stats.accepted_length
@@ -363,3 +367,8 @@ def test_other_entrances_refuse_the_same(pipe):
         pipe.compare("a cat", "ar")
     with pytest.raises(SettingsError, match="from_pipe got an unexpected argument 'device'"):
         Pipeline.from_pipe(pipe, device="cpu")
+    for name in ("total", "iterable", "lenght"):
+        with pytest.raises(
+            SettingsError, match=f"set_progress_bar_config got .* argument '{name}'"
+        ):
+            pipe.set_progress_bar_config(**{name: 3})
