@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any, Self, Unpack
 
 import torch
@@ -47,6 +48,8 @@ from support.progress import Progress, plural
 
 # What another pipeline on the same weights may change.
 _LIGHT = {*METHOD_FLAGS, *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
+# What tqdm takes, without what a call counts.
+_BAR = {*signature(tqdm.__init__).parameters} - {"self", "iterable", "total", "kwargs"}
 
 
 class Pipeline:
@@ -164,6 +167,7 @@ class Pipeline:
 
     def set_progress_bar_config(self, **options: Any) -> None:
         """Set what tqdm is called with, such as disable=True or leave=False."""
+        check_names(options, _BAR, "set_progress_bar_config")
         self._bar |= options
 
     def __call__(

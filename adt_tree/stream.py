@@ -1,7 +1,7 @@
 """An image round by round: what is decided, and the tree that the round drafted."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -24,6 +24,25 @@ class Draft:
     # distance from the root; the node drafts the token of position `root + depth`
     depths: tuple[int, ...]
     accepted: tuple[int, ...]  # nodes, from the root's child on; none in plain decoding
+
+
+@dataclass(frozen=True)
+class Painter:
+    """Paints with a model, which a pickled step leaves behind."""
+
+    weights: Weights | None
+
+    def __call__(self, codes: Tensor) -> Image.Image:
+        """Return the image of its first codes; a RuntimeError without a model."""
+        if self.weights is None:
+            raise RuntimeError(
+                "a pickled StreamStep has no model to paint with; read its .image before, or paint "
+                "its .tokens where the model is"
+            )
+        return self.weights.paint(codes)
+
+    def __reduce__(self) -> tuple[type["Painter"], tuple[None]]:
+        return Painter, (None,)
 
 
 @dataclass(frozen=True)
@@ -92,9 +111,10 @@ class StreamStep:
 def streamed(weights: Weights, settings: EngineSettings, jobs: list[Job]) -> Iterator[StreamStep]:
     """Return the rounds of a single job's image; errors of settings are raised at once."""
     seen: list[StreamStep] = []  # the latest round
+    paint = Painter(weights)
 
     def watch(states: Sequence[ImageState | None], result: RoundResult) -> None:
-        seen.append(StreamStep.of(states[0], result, weights.paint))
+        seen.append(StreamStep.of(states[0], result, paint))
 
     return _with_pictures(weights.draw(settings, jobs, watch), seen)
 
@@ -103,6 +123,5 @@ def _with_pictures(steps: Iterator[DrawnStep], seen: list[StreamStep]) -> Iterat
     for step in steps:
         shown = seen.pop()
         for drawn in step.finished:  # its picture is there, and a painter may have taken long
-            picture = Image.fromarray(drawn.pixels)
-            shown = replace(shown, paint=lambda _, picture=picture: picture)
+            vars(shown)["image"] = Image.fromarray(drawn.pixels)
         yield shown

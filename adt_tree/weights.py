@@ -11,12 +11,14 @@ from PIL import Image
 from torch import Tensor
 
 from configs.model import EngineSettings
+from decoding.device import current
 from decoding.engine import Watcher
 from decoding.images import Job
 from models.base import ImageGrid
 from models.target import TargetModel
 from runs.drawing import DrawnStep, draw
 from runs.session import Session, open_session
+from support.devices import pick_device
 
 _UNDECIDED = 128  # grey
 
@@ -32,7 +34,8 @@ class Weights:
     def __init__(self, settings: EngineSettings):
         """Load what the settings ask for; a SettingsError names what cannot be used."""
         self.lock = threading.Lock()
-        self._session = open_session(settings)
+        with current(pick_device(settings.device)):
+            self._session = open_session(settings)
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied, alone or in a pipeline: gigabytes that can be shared."""
@@ -47,7 +50,8 @@ class Weights:
 
     def session(self, settings: EngineSettings) -> Session:
         """Return a session of other settings; its drafter is loaded once. Call it with the lock."""
-        session = self._session.with_settings(settings)
+        with current(self.target.device):
+            session = self._session.with_settings(settings)
         self._session = replace(self._session, drafter=session.drafter)
         return session
 
@@ -74,12 +78,13 @@ class Weights:
     def paint(self, codes: Tensor) -> Image.Image:
         """Return the image of its first codes (decided,): grey where none is decided."""
         grid = self.target.grid
-        with self.lock:
+        with self.lock, current(self.target.device):
             pixels = self.target.to_image(completed(codes, grid)[None])[0]  # (height, width, 3)
-        decided = (torch.arange(grid.first, grid.tokens) < len(codes)).view(grid.rows, grid.columns)
-        for axis, size in enumerate(pixels.shape[:2]):
-            decided = decided.repeat_interleave(size // decided.shape[axis], axis)
-        shown = torch.where(decided[..., None], pixels, torch.full_like(pixels, _UNDECIDED))
+            decided = torch.arange(grid.first, grid.tokens) < len(codes)
+            decided = decided.view(grid.rows, grid.columns)
+            for axis, size in enumerate(pixels.shape[:2]):
+                decided = decided.repeat_interleave(size // decided.shape[axis], axis)
+            shown = torch.where(decided[..., None], pixels, torch.full_like(pixels, _UNDECIDED))
         return Image.fromarray(shown.numpy())
 
 

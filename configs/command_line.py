@@ -139,7 +139,8 @@ def import_plugin(name: str) -> None:
     """Import the module of --plugin, which registers methods or rules; also from here."""
     sys.path.append(os.getcwd())  # a command that is installed does not look where it is called
     try:
-        if name.startswith("."):  # as a path, which Python would take for a part of a package
+        # as a path, which Python would take for a part of a package; or none
+        if not name or name.startswith("."):
             raise ModuleNotFoundError(name=name)
         importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, Field
 
-from configs.command_line import METHOD_FLAGS
+from configs.command_line import METHOD_FLAGS, import_plugin
 from configs.commands import COMMANDS, flags_of
 from configs.fields import kind, parse, parts_of, settings_fields
 from configs.methods import applicable
@@ -27,14 +27,14 @@ def asked_help(words: Sequence[str]) -> str:
     `--help all` names every flag, `--help` with `--method NAME` those of one method.
     """
     command, *rest = words
-    method = None
+    given: dict[str, str] = {}
     for word, following in zip(rest, [*rest[1:], ""], strict=True):
-        if word in ("--help", "-h") and following == "all":
-            return command_help(command, everything=True)
         name, equals, text = word.partition("=")
-        if name == "--method":
-            method = text if equals else following
-    return command_help(command, method)
+        given[name] = text if equals else following
+    if "plugin" in flags_of(command) and "--plugin" in given:  # its methods are named, too
+        import_plugin(given["--plugin"])
+    everything = "all" in (given.get("--help"), given.get("-h"))
+    return command_help(command, None if everything else given.get("--method"), everything)
 
 
 def program_help() -> str:

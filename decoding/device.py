@@ -2,8 +2,8 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache, lru_cache
 
 import numpy as np
@@ -29,9 +29,21 @@ def to_host(values: Tensor) -> np.ndarray:
     return values.numpy()
 
 
-def current(device: torch.device) -> AbstractContextManager:
-    """Make a GPU the thread's current device: kernels of Triton and captures run there."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+@contextmanager
+def current(device: torch.device) -> Iterator[None]:
+    """Compute as the model does, whatever the caller has set in torch.
+
+    A GPU is the thread's current device, for kernels of Triton and captures. Autocast is off, since
+    it would round tokens apart. Tensors that name no device are the host's.
+    """
+    default = torch.get_default_device().type
+    with (
+        torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
+        torch.autocast(device.type, enabled=False),
+        # only where it is needed: it slows every call of torch
+        nullcontext() if default == "cpu" else torch.device("cpu"),
+    ):
+        yield
 
 
 def constant(values: tuple, device: torch.device) -> Tensor:
@@ -45,7 +57,9 @@ def constant(values: tuple, device: torch.device) -> Tensor:
 @lru_cache(maxsize=None, typed=True)
 @torch.inference_mode(False)
 def _constant(device: torch.device, *values: float) -> Tensor:
-    return torch.tensor(values).to(device)
+    # kept for all callers, so not in the default dtype that the first of them has
+    dtype = torch.float32 if any(isinstance(value, float) for value in values) else None
+    return torch.tensor(values, dtype=dtype).to(device)
 
 
 def arange(count: int, device: torch.device) -> Tensor:

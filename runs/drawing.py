@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from configs.fields import mismatch
+from decoding.device import current
 from decoding.engine import Watcher
 from decoding.images import FinishedImage, Job, RoundStats
 from decoding.noise import image_seed
@@ -68,7 +69,8 @@ def draw(
 def _drawn(target: TargetModel, image: FinishedImage) -> Drawn:
     started = time.perf_counter()
     job = image.job
-    pixels = np.asarray(target.picture(image.codes, job.prompt, job.seed))
+    with current(target.device):
+        pixels = np.asarray(target.picture(image.codes, job.prompt, job.seed))
     return Drawn(image, pixels, time.perf_counter() - started, target.pictured)
 
 

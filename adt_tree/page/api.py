@@ -37,12 +37,19 @@ from configs.fields import (
     setting,
 )
 from configs.model import EngineSettings
+from configs.targets import OWN_FLAGS
 from runs.drawing import Drawn, image_jobs
 
 MOST_BYTES = 2**18  # of a request: more than the longest prompt
 _LEFT = 499  # nginx's status of a request whose client has left; nobody reads it
 MOST_IMAGES = 10  # as the API says
 _IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
+# parameters of other image models and servers, and how to say the same here
+_ELSEWHERE = {
+    "style": "Say it in the prompt.",
+    "width": "Use size.",  # a tree's is a flag, which nobody means
+    "height": "Use size.",
+}
 _WHOLE = ", since only finished images are sent"
 
 
@@ -70,6 +77,9 @@ class ImageRequest(Settings):
         wanted="b64_json, since this server stores no images",
     )
     output_format: str = setting("file format", "png", choices=("png",))
+    output_compression: int = setting(
+        "quality of lossy files", 100, choices=(100,), wanted="100, since PNG files lose nothing"
+    )
     background: str = setting("transparent or not", "auto", choices=("auto", "opaque"))
     quality: str = setting("a model has one quality", "auto", choices=("auto", "standard"))
     moderation: str = setting("prompts are not filtered", "auto", choices=("auto", "low"))
@@ -93,23 +103,26 @@ class Problem(Exception):
         self.status, self.param, self.code = status, param, code or None
 
 
-def image_request(values: Mapping[str, Any]) -> ImageRequest:
-    """Return the request of a body; a Problem for an unknown parameter."""
+def image_request(values: Mapping[str, Any], model: str) -> ImageRequest:
+    """Return the request of a body; a Problem for an unknown parameter. model: that is loaded."""
     given = {name: v for name, v in values.items() if v is not None and name not in _IGNORED}
     for name in given:
         if name not in NAMES:
-            text = f"Unknown parameter: {name!r}. {_advice(name)}"
+            text = f"Unknown parameter: {name!r}. {_advice(name, model)}"
             raise Problem(400, text.strip(), name, "unknown_parameter")
     if isinstance(given.get("prompt"), list):
         refuse("prompt", given["prompt"], "one text", "Send one request per prompt.")
     return build(ImageRequest, given)
 
 
-def _advice(name: str) -> str:
+def _advice(name: str, model: str) -> str:
     """Return what to do instead of giving a parameter that requests do not have."""
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
     if ALIASES.get(name) in NAMES:
         return f"Use {ALIASES[name]}."
-    if (flag := ALIASES.get(name, name)) in flags_of("demo"):
+    flag = ALIASES.get(name, name)
+    if flag in flags_of("demo") and model in OWN_FLAGS.get(flag, (model,)):
         return f"It is set when the server starts, by --{flag}."
     return near_names(name, NAMES)
 
@@ -167,7 +180,7 @@ class ImageApi:
 
     def _order(self, values: dict[str, Any]) -> tuple[ImageRequest, Order]:
         """Return a request and its images; a Problem or SettingsError if it cannot be done."""
-        asked = image_request(values)
+        asked = image_request(values, self.pipe.settings.model)
         if asked.model is not None:
             self._check_model(asked.model)
         if asked.size not in ("auto", self.size):

@@ -1,5 +1,6 @@
 """What metrics take and return; nothing here imports torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,11 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def part(self, numbers: Sequence[int]) -> "ImageSet":
+        """Return the images of these numbers, in this order."""
+        columns = self.paths, self.keys, self.prompts
+        return ImageSet(self.name, *(tuple(column[n] for n in numbers) for column in columns))
 
     def __str__(self) -> str:
         return f"{self.name}, {len(self)} images"

@@ -4,7 +4,7 @@ Intervals hold in 95 % of cases. Most are bootstrap intervals (Efron 1979).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import comb, isclose, sqrt
 from statistics import median
 
@@ -70,7 +70,11 @@ def paired_difference(ours: Sequence[Share], theirs: Sequence[Share]) -> Estimat
         (hits, total), (their_hits, their_total) = counts @ one, counts @ other
         return hits / total - their_hits / their_total
 
-    found = estimate(difference, len(one))
+    return _spread(estimate(difference, len(one)))
+
+
+def _spread(found: Estimate) -> Estimate:
+    """Return the estimate, without an interval of width 0: other images might well differ."""
     spread = found.low is not None and not isclose(found.low, found.high, abs_tol=1e-12)
     return found if spread else Estimate(found.value, None, None)
 
@@ -101,8 +105,13 @@ def median_interval(values: Sequence[float]) -> Estimate:
 
 
 def mean_interval(values: Sequence[float]) -> dict[str, object]:
-    """Return the value, ends and name of the interval of a mean over images."""
-    return share_interval(values, [1.0] * len(values))
+    """Return the value, ends and name of the interval of a mean over images.
+
+    The values are no shares, even where all are 0 or 1: the interval is the bootstrap's, or none
+    for fewer than eight images and where all are equal.
+    """
+    ones = [1.0] * len(values)
+    return _over_images(_spread(paired_ratio(values, ones)), values, ones)
 
 
 def share_interval(hits: Sequence[float], totals: Sequence[float]) -> dict[str, object]:
@@ -114,12 +123,19 @@ def share_interval(hits: Sequence[float], totals: Sequence[float]) -> dict[str, 
     """
     ratio = paired_ratio(hits, totals)
     got, most = np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)
-    figures = {"value": ratio.value, "shares": tuple(zip(got.tolist(), most.tolist(), strict=True))}
+    figures = _over_images(ratio, got, most)
     if _once(np.stack([got, most], axis=1)) or (got == 0).all() or (got == most).all():
         low, high = wilson(ratio.value, len(got))
         return figures | {"low": low, "high": high, "interval": _WILSON}
-    name = None if ratio.low is None else OVER_IMAGES
-    return figures | {"low": ratio.low, "high": ratio.high, "interval": name}
+    return figures
+
+
+def _over_images(
+    found: Estimate, hits: Sequence[float], totals: Sequence[float]
+) -> dict[str, object]:
+    name = None if found.low is None else OVER_IMAGES
+    shares = tuple((float(hit), float(total)) for hit, total in zip(hits, totals, strict=True))
+    return asdict(found) | {"interval": name, "shares": shares}
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

@@ -157,8 +157,7 @@ def compute_scores(settings: EvaluateSettings, runs: Sequence[Run]) -> tuple[Sco
         return scores, []
     store = FeatureStore(settings.cache_dir, settings.batch_size)
     device = pick_device(settings.device)
-    images, remark = common_images(runs)
-    remarks = [remark] if remark else []
+    images, remarks = common_images(runs)
     reference: ImageSet | None = None
     for name in names:
         try:

@@ -80,10 +80,8 @@ class Run:
 
     def part(self, keys: Sequence[Key]) -> ImageSet:
         """Return the images of these prompts and seeds, in this order."""
-        paths, hashes, prompts = self.images.paths, self.images.keys, self.images.prompts
-        by_path = {row[0]: row for row in zip(paths, hashes, prompts, strict=True)}
-        chosen = (by_path[self.path(self.by_image[key])] for key in keys)
-        return ImageSet(self.name, *zip(*chosen, strict=True))
+        numbers = {path: number for number, path in enumerate(self.images.paths)}
+        return self.images.part([numbers[self.path(self.by_image[key])] for key in keys])
 
     def path(self, record: Line) -> Path:
         return image_path(self.folder, record["id"])
@@ -139,20 +137,43 @@ def common_keys(runs: Sequence[Run]) -> list[Key]:
     return [key for key in runs[0].by_image if all(key in run.by_image for run in runs)]
 
 
-def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], str | None]:
+def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], list[str]]:
     """Return each run's images of the prompts and seeds that all runs have, in the same order.
 
-    If the runs have none in common, returns all images of each. The second value is a remark
-    where the runs do not have the same prompts and seeds.
+    If the runs have none in common, returns all images of each. Repeats of an image are left out.
+    The remarks say so, and where the runs do not have the same prompts and seeds.
     """
-    shared = common_keys(runs)
+    shared, remarks = common_keys(runs), []
     counts = ", ".join(f"{run.name} {len(run.images)}" for run in runs)
     if not shared:
-        remark = f"images of other prompts and seeds by run, not to be compared: {counts}"
-        return [run.images for run in runs], remark
-    which = f"image metrics are of the {len(shared)} prompts and seeds that all runs have"
-    more = any(len(run.images) > len(shared) for run in runs)
-    return [run.part(shared) for run in runs], f"{which}, of {counts}" if more else None
+        remarks.append(f"images of other prompts and seeds by run, not to be compared: {counts}")
+    elif any(len(run.images) > len(shared) for run in runs):
+        which = f"image metrics are of the {len(shared)} prompts and seeds that all runs have"
+        remarks.append(f"{which}, of {counts}")
+    alike = [[run.part(shared) for run in runs]] if shared else [[run.images] for run in runs]
+    found: list[ImageSet] = []
+    for sets in alike:
+        kept = _first_of_their_kind(sets)
+        if repeats := len(sets[0]) - len(kept):
+            names = ", ".join(images.name for images in sets)
+            which = f"{repeats} of {len(sets[0])} images, which repeat another of their prompt"
+            remarks.append(f"{names}: image metrics leave out {which}")
+        found += [images.part(kept) for images in sets]
+    return found, remarks
+
+
+def _first_of_their_kind(sets: Sequence[ImageSet]) -> list[int]:
+    """Return the numbers of the images that in no set repeat an earlier one of their prompt.
+
+    At temperature 0 all seeds give one image; metrics would count it as several that agree.
+    """
+    numbers = range(len(sets[0]))
+    for images in sets:
+        first: dict[tuple[str, str], int] = {}
+        rows = zip(images.prompts, images.keys, strict=True)
+        own = {n for n, row in enumerate(rows) if first.setdefault(row, n) == n}
+        numbers = [n for n in numbers if n in own]
+    return list(numbers)
 
 
 def _manifest(folder: Path, flag: str) -> Line:

@@ -5,6 +5,7 @@ import pickle
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 import main
 from adt_tree import Pipeline, SettingsError
 from adt_tree.sources import python_names
+from decoding.device import _constant
 from support.json_files import read_lines
 
 PROMPTS = ["a cat", "two cats", "a cat"]
@@ -86,6 +88,10 @@ def test_a_stream_is_the_call_round_by_round(pipe):
     steps = list(pipe.stream("a cat", seed=3))
     assert torch.equal(steps[-1].tokens, out.tokens[0])
     assert np.array_equal(np.asarray(steps[-1].image), np.asarray(out.images[0]))
+    first, last = pickle.loads(pickle.dumps([steps[0], steps[-1]]))
+    assert torch.equal(first.tokens, steps[0].tokens) and last.image == steps[-1].image
+    with pytest.raises(RuntimeError, match="a pickled StreamStep has no model"):
+        _ = first.image
     assert [step.finished for step in steps] == [False] * (len(steps) - 1) + [True]
     last, stats, position = steps[-1], out.stats[0], 1
     assert last.forwards == stats.forwards and last.accepted_length == stats.accepted_length
@@ -130,6 +136,26 @@ def test_threads_and_streams_next_to_each_other_get_their_own_images(pipe):
     first = [*latest, *one][-1].tokens
     assert torch.equal(first, wanted[0][0]) and torch.equal(second, wanted[1][0])
     assert all(torch.equal(calls[seed].result().tokens, wanted[seed]) for seed in wanted)
+
+
+@pytest.mark.parametrize("method", ["ar", "adt", "recall", "jacobi"])
+@pytest.mark.parametrize("setting", ["dtype", "autocast", "device"])
+def test_what_a_caller_sets_in_torch_changes_no_image(checkpoint, setting, method):
+    options = OPTIONS | {"torch_dtype": torch.float32, "method": method}
+    wanted = Pipeline.from_pretrained(checkpoint, **options)("a cat", seed=3)
+    _constant.cache_clear()
+    if setting == "dtype":
+        torch.set_default_dtype(torch.float64)
+    contexts = {"autocast": torch.autocast("cpu", torch.bfloat16), "device": torch.device("meta")}
+    try:
+        with contexts.get(setting, nullcontext()):
+            own = Pipeline.from_pretrained(checkpoint, **options)
+            found, *_, last = own("a cat", seed=3), *own.stream("a cat", seed=3)
+            own.weights.paint(last.tokens[:-1])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found.tokens, wanted.tokens) and torch.equal(last.tokens, wanted.tokens[0])
+    assert np.array_equal(np.asarray(found.images[0]), np.asarray(wanted.images[0]))
 
 
 def test_pipelines_share_weights_or_not(checkpoint, pipe):
@@ -340,3 +366,8 @@ def test_other_entrances_refuse_the_same(pipe):
         pipe.compare("a cat", "ar")
     with pytest.raises(SettingsError, match="from_pipe got an unexpected argument 'device'"):
         Pipeline.from_pipe(pipe, device="cpu")
+    for name in ("total", "iterable", "lenght"):
+        with pytest.raises(
+            SettingsError, match=f"set_progress_bar_config got .* argument '{name}'"
+        ):
+            pipe.set_progress_bar_config(**{name: 3})

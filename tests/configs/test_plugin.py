@@ -15,7 +15,7 @@ import main
 from configs import acceptance, method_table
 from configs.command_line import listed_method, read_words
 from configs.fields import SettingsError
-from configs.help import command_help
+from configs.help import asked_help, command_help
 from runs import methods
 from runs.commands import run_settings
 
@@ -59,6 +59,12 @@ def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
         settings("--method=jacobi", "--verifier=strict")
     with pytest.raises(ValueError, match="'mine' is taken"):
         methods.register_method("mine", method_table.MethodTraits(), methods.METHODS["jacobi"])
+
+
+@pytest.mark.parametrize("words", [["--plugin", "own_methods"], ["--plugin=own_methods"]])
+def test_the_help_knows_its_methods(plugin, words):
+    assert "--window N" in asked_help(["generate_images", "--method=mine", *words, "--help"])
+    assert "mine" in asked_help(["generate_images", "--help", "all", *words])
 
 
 def test_a_module_may_register_its_names_again(plugin):

@@ -88,6 +88,7 @@ list --sample=0              : --sample: …got 0
 inspect --speed              : --speed: inspect has no such flag; benchmark and tune measure
 draw --plugin=none.such      : --plugin: expected the name of a…got 'none.such'
 draw --plugin=./mine.py      : --plugin: expected the name of a…got './mine.py'
+draw --plugin=              : --plugin: expected the name of a…got ''
 demo --port=0                : --port: …got 0
 vq_distances --neighbours=0    : --neighbours: expected a whole number from 1 to 65535, got 0
 vq_distances --model_path=owner/name : --model_path: expected a folder, which will hold…'owner/name'

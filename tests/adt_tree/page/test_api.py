@@ -146,6 +146,7 @@ def test_a_seed_gives_the_images_of_the_pipeline(served):
     assert (answer.size, answer.seed) == (f"{width}x{height}", 5)
     assert answer.usage.output_tokens == 2 * size.tokens and answer.output_format == "png"
     own = {"method": "jacobi", "cfg": 1.5, "temperature": 0.5, "top_k": 9, "seed": 5}
+    own |= {"output_compression": 100}
     other = served.images(size=answer.size, response_format="b64_json", extra_body=own)
     pipe = Pipeline.from_pipe(served.pipe, method="jacobi", cfg=1.5, temperature=0.5, top_k=9)
     assert np.array_equal(pixels(other), [np.asarray(pipe(CAT, seed=5).images[0])])
@@ -173,6 +174,10 @@ def test_without_a_seed_the_images_differ_and_the_seed_is_told(served):
         ({"prompt": " "}, "prompt", "prompt: expected text that is not blank, got ' '"),
         ({"response_format": "url"}, "response_format", "expected b64_json, since this server"),
         ({"stream": True}, "stream", "stream: expected false, since .*, got True"),
+        ({"output_compression": 50}, "output_compression", "expected 100, since PNG .*, got 50"),
+        ({"style": "vivid"}, "style", "Unknown parameter: 'style'. Say it in the prompt."),
+        ({"width": 128}, "width", "Unknown parameter: 'width'. Use size."),
+        ({"negative_prompt": "x"}, "negative_prompt", "parameter: 'negative_prompt'.$"),
         ({"tempreature": 1}, "tempreature", "Unknown parameter: .* Did you mean temperature?"),
     ],
 )

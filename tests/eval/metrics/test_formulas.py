@@ -10,6 +10,7 @@ from torch_fidelity.metric_prc import prc_features_to_metric
 
 from eval.metrics.fid import Gaussian, frechet_distance
 from eval.metrics.intervals import (
+    OVER_IMAGES,
     Estimate,
     jackknife,
     mean_interval,
@@ -49,6 +50,8 @@ def test_interval_of_a_mean_is_that_of_the_normal_distribution():
     assert figures["value"] == pytest.approx(values.mean())
     assert (figures["high"] - figures["low"]) / (2 * 1.96 * error) == pytest.approx(1, abs=0.07)
     assert mean_interval(values[:7])["low"] is None
+    for whole in ([0.0] * 10, [1.0] * 10, [0.0, 1.0] * 5):  # figures that happen to be 0 and 1
+        assert mean_interval(whole)["interval"] == (OVER_IMAGES if 0 < sum(whole) < 10 else None)
 
 
 def test_interval_of_a_share():

@@ -127,6 +127,22 @@ def test_runs_are_compared_on_the_images_that_all_have(drawn, folders, tmp_path)
     assert right.count == COUNT and "not to be compared: ar 24, shuffled 24" in skipped[0]
 
 
+def test_images_that_repeat_another_of_their_prompt_count_once(drawn, tmp_path):
+    images, prompts = (part[:8] for part in drawn)
+    cold = write_run(tmp_path / "cold", images * 3, prompts * 3)
+    other = write_run(tmp_path / "other", images * 2 + drawn[0][8:16], prompts * 3)
+    flags = {"metrics": "tiny_pr,accuracy", "ref_dir": str(write_run(tmp_path / "real", *drawn))}
+    once, _ = scores_of(
+        settings_of(tmp_path, write_run(tmp_path / "once", images, prompts), **flags)
+    )
+    for folders in ((cold,), (cold, other)):
+        scores, (remark,) = scores_of(settings_of(tmp_path, *folders, **flags))
+        assert scores["cold"] == once["once"] and once["once"]["tiny_pr.recall"].value > 0
+        names = ", ".join(folder.name for folder in folders)
+        which = "leave out 16 of 24 images, which repeat another of their prompt"
+        assert remark == f"{names}: image metrics {which}"
+
+
 def test_the_price_of_a_run_by_hand():
     score = Score("m", 0.0, 9, "n", "r")
     plain, dear = (replace(score, shares=((hit, 1.0),) * 9) for hit in (0.5, 0.25))
@@ -172,8 +188,8 @@ def test_features_are_computed_once_and_damaged_ones_skipped(folders, tmp_path, 
 
 
 def test_images_of_another_size_are_a_named_skip(tmp_path):
-    images, prompt = [np.zeros((64, 64, 3), np.uint8)] * 12, "a plain red background, a blue star"
-    small = write_run(tmp_path / "small", images, [prompt] * 12)
+    images = [np.full((64, 64, 3), shade, np.uint8) for shade in range(12)]
+    small = write_run(tmp_path / "small", images, ["a plain red background, a blue star"] * 12)
     scores, skipped = scores_of(settings_of(tmp_path, small, ref_dir=str(small / "img")))
     assert scores == {"small": {}} and len(skipped) == len(TINY_METRICS)
     assert all("64 x 64 pixels" in text for text in skipped if "tiny_fid" in text)
