@@ -163,6 +163,11 @@ def test_the_log_counts_updates_over_their_own_time(folders, tmp_path, monkeypat
     assert figures == [[4, 2], [4, 0]]
 
 
+def test_the_learning_rate_may_rise_to_the_end(folders, tmp_path) -> None:
+    more = {"warmup": 1, "steps": 2, "lr": 1e-3}
+    assert [line["lr"] for line in run(folders, tmp_path, **more)] == [5e-4, 1e-3]
+
+
 BLOCK = {"drafter": "block", "ce_weight": 0.5, "agreement_weight": 1}
 
 
