@@ -212,8 +212,10 @@ class Training:
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
         evaluated = self.evaluation.done(self.lessons.step)  # a foreign file ends it here
+        self.crew.agree("tokens", self.settings.tokens, self.fingerprint)
         # all must have looked before the first process writes the file
-        self.crew.wait()
+        seen = self.lessons.step, evaluated
+        self.crew.agree("output_dir", self.settings.output_dir, seen)
         if self.crew.rank == 0:
             if state is None:  # the figures are of a training whose checkpoint was deleted
                 self.evaluation.path.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
+from drafters.training.features import cached
 from drafters.training.heads import embedding_scale, export
 from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
@@ -36,7 +37,7 @@ from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
 from support.durable import lock
 from support.json_files import numbered_lines
-from support.processes import ALONE
+from support.processes import ALONE, Processes
 from support.progress import Progress
 from support.provenance import checkpoint_id
 
@@ -263,6 +264,20 @@ def test_two_processes_train_as_one(folders, tmp_path) -> None:
     for name in ("regression", "cross_entropy"):
         for a, b in zip(one, two, strict=True):
             assert a[name] == pytest.approx(b[name], rel=1e-4)
+
+
+def test_processes_that_do_not_share_a_folder_are_refused(folders, tmp_path) -> None:
+    """As those on several machines, each with a disk of its own."""
+    training = open_training(folders, tmp_path / "out")
+    for flag, seen in {"tokens": "other", "output_dir": (2, False)}.items():
+        training.crew = Processes(0, 2, gather=lambda own, seen=seen: [
+            own, seen if type(own) is type(seen) else own])  # fmt: skip
+        with pytest.raises(SettingsError, match=f"--{flag}: expected a folder that all processes"):
+            training._resume()
+    crew = Processes(1, 2, gather=lambda own: [own, own and (True, *own[1:])])
+    args = training.lessons.rows, [0], tmp_path / "cache", {}, crew, training.progress
+    with pytest.raises(SettingsError, match="--cache_features: expected a folder that all proc"):
+        cached(*args)
 
 
 def test_cached_features_give_the_same_losses(folders, tmp_path, capsys) -> None:
