@@ -32,6 +32,7 @@ from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
 from models.registry import FAMILIES
 from models.targets.llamagen import LlamaGen
+from models.transformer import run_by_torch
 from runs.commands import train_settings
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
@@ -634,6 +635,22 @@ def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) 
     run(folders, tmp_path, steps=1, eval_images=1)
     *_, doubt, last = capsys.readouterr().out.splitlines()
     assert doubt == "(!) it waited" and ": tau 1.50, speed-up 1.70 (!) with adt" in last
+
+
+def test_an_evaluation_decodes_by_the_kernels_of_a_benchmark(
+    folders, tmp_path, monkeypatch
+) -> None:
+    """On the same weights; the updates after it run by torch's."""
+    training, found = open_training(folders, tmp_path, eval_images=1), []
+
+    def kernels(*networks: torch.nn.Module) -> None:
+        networks[0].blocks.run = lambda *given: (found.append(networks), run_by_torch(*given))[1]
+
+    monkeypatch.setattr("runs.training.evaluation.kernels_for", lambda _: kernels)
+    training._evaluate()
+    (decoded, head), own = found[0], training.target.transformer
+    assert decoded.embedding.weight is own.embedding.weight and head is not training.lessons.head
+    assert own.blocks.run is run_by_torch
 
 
 def test_a_folder_that_is_in_use_is_refused(folders, tmp_path, capsys) -> None:
