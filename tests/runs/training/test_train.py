@@ -245,8 +245,9 @@ def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:
         lessons = open_training(
             folders, tmp_path, batch_size=8, accumulate=accumulate, **BLOCK
         ).lessons
-        lessons.rows = lambda images: [
-            SimpleNamespace(readings=[(image, number) for number in range(40)]) for image in images
+        lessons.rows = lambda images, keep: [
+            SimpleNamespace(readings=keep(place, [(image, number) for number in range(40)]))
+            for place, image in enumerate(images)
         ]
         picked: list[list[tuple[int, int]]] = []
         lessons.loss = lambda _, rows, picks, to=picked: to.extend(picks)
