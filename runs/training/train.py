@@ -50,8 +50,9 @@ def train(settings: TrainSettings) -> None:
     tokens = read_tokens(settings)
     crew = launched(device)
     if settings.batch_size % (settings.accumulate * crew.count):
-        allowed = f"a multiple of {settings.accumulate} parts x {crew.count} processes"
-        refuse("batch_size", settings.batch_size, allowed)
+        allowed = f"a multiple of --accumulate {settings.accumulate} x {crew.count} processes"
+        advice = "A training may go on with another --accumulate."
+        refuse("batch_size", settings.batch_size, allowed, advice)
     try:
         with ExitStack() as stack:
             if crew.rank == 0:
@@ -240,13 +241,15 @@ class Training:
                 allowed = f"the {what} that {there} was made with; these are others"
                 same = hashes[name] == self.files[name]
             if not same:
-                another = "Or use another --output_dir."
-                advice = self._train_on() if name in ("steps", "tokens") else another
-                refuse(name, value, allowed, advice)
+                refuse(name, value, allowed, self._advice(name))
 
-    def _train_on(self) -> str:
-        drafter = self.settings.folder / "drafter"
-        return f"To train on, use --start_from {drafter} and another --output_dir."
+    def _advice(self, name: str) -> str:
+        """Return what to do instead of another value of a flag."""
+        if name in ("steps", "tokens"):
+            drafter = self.settings.folder / "drafter"
+            return f"To train on, use --start_from {drafter} and another --output_dir."
+        less = "For less memory, --accumulate may differ. " if name == "batch_size" else ""
+        return f"{less}Or use another --output_dir."
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")

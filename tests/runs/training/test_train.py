@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -500,6 +501,18 @@ def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) ->
         assert f"--{flag}: expected " in said
         assert f", as the checkpoint in {tmp_path} has, got {value!r}." in said
     assert f"To train on, use --start_from {tmp_path / 'drafter'}" in said
+
+
+def test_a_training_that_needs_less_memory_goes_on(folders, tmp_path, monkeypatch, capsys) -> None:
+    open_training(folders, tmp_path)._save()
+    monkeypatch.setattr("drafters.training.lesson.Lessons.update", full := Mock())
+    full.side_effect = torch.OutOfMemoryError("CUDA out of memory.")
+    assert main.main(words(folders, tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert "such as a larger --accumulate" in said and "--vq_device" not in said
+    open_training(folders, tmp_path, accumulate=4)._resume()
+    with pytest.raises(SettingsError, match="--batch_size: .* got 2. For less .*, --accumulate"):
+        open_training(folders, tmp_path, batch_size=2)._resume()
 
 
 def test_flags_that_a_resume_leaves_out_are_missed(folders, tmp_path) -> None:
