@@ -7,6 +7,7 @@
 <output_dir>/evaluation.json   its figures
 """
 
+import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -124,10 +125,13 @@ class Training:
         self.settings, self.crew, self.target = settings, crew, target
         self.progress = progress
         self.config = head_config(settings)  # --start_from may change after the start
-        head = open_head(settings, target)
+        head, self.embedding = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
         self.files = file_hashes(self._identity()) | {"tokens": self.fingerprint}
+        if self.embedding is not target.embedding():  # as that of older checkpoints is
+            table = self.embedding.cpu().numpy()
+            self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
         rows = Computed(target, tokens, settings.sampling.guidance, settings.precision, layers)
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
@@ -233,8 +237,8 @@ class Training:
         hashes = file_hashes(made) | state.get("files", {"tokens": state.get("tokens")})
         if made.get("start_from") == self.settings.start_from:  # its files may have changed since
             hashes.pop("start_from", None)
+        there = f"the checkpoint in {self.settings.output_dir}"
         for name, value in self._identity().items():
-            there = f"the checkpoint in {self.settings.output_dir}"
             same, allowed = made.get(name) == value, f"{made.get(name)!r}, as {there} has"
             if name in self.files and hashes.get(name) is not None:
                 what = "images" if name == "tokens" else "files"
@@ -242,6 +246,9 @@ class Training:
                 same = hashes[name] == self.files[name]
             if not same:
                 refuse(name, value, allowed, self._advice(name))
+        if hashes.get("embedding") != self.files.get("embedding"):
+            allowed = f"a drafter with the embedding that {there} was trained with"
+            refuse("start_from", self.settings.start_from, allowed, self._advice("start_from"))
 
     def _advice(self, name: str) -> str:
         """Return what to do instead of another value of a flag."""
@@ -255,9 +262,9 @@ class Training:
         self.progress.say("evaluating the drafter")
         if self.crew.rank == 0:
             folder = self.settings.folder / "drafter"
-            scale = embedding_scale(self.settings, self.target)
+            scale = embedding_scale(self.settings, self.target, self.embedding)
             with self.lessons.average.applied():
-                export(self.lessons.head, self.config, folder, self.target, scale)
+                export(self.lessons.head, self.config, folder, self.embedding, scale)
             figures = self.evaluation(folder, self.lessons.step)
             shown = {name: figures[name] for name in ("levels", "decoding")}
             self.log.write(step=self.lessons.step, **shown)

@@ -454,7 +454,7 @@ def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tm
     training = open_training(folders, tmp_path)
     head, target = training.lessons.head, training.target
     before = target.embedding().clone()
-    enlarged = before * embedding_scale(training.settings, target)
+    enlarged = before * embedding_scale(training.settings, target, before)
     training.lessons.update()
     assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
     tokens = head.embedding.weight[target.vocab.first_id :][:24]
@@ -472,8 +472,8 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     for enlarged in (True, False):
         more = {"start_from": start, "enlarge_embeddings": enlarged}
         training = open_training(folders, tmp_path / "a", **more)
-        scale = embedding_scale(training.settings, training.target)
-        export(training.lessons.head, {}, tmp_path / "written", training.target, scale)
+        scale = embedding_scale(training.settings, training.target, training.embedding)
+        export(training.lessons.head, {}, tmp_path / "written", training.embedding, scale)
         for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
             torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
     losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
@@ -481,6 +481,26 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
     with pytest.raises(SettingsError, match="--layers: expected 1, as --start_from has, got 2"):
         open_training(folders, tmp_path / "c", start_from=start, layers=2)
+
+
+def test_a_start_keeps_its_own_embedding(folders, tmp_path) -> None:
+    """So does a resume. This one is the opposite of the original, and is read as that is."""
+    own = Path(shutil.copytree(folders / "model" / "drafter", tmp_path / "own"))
+    held = load_file(own / "model.safetensors")
+    held["fc.weight"][:, : len(held["fc.weight"])] *= -1
+    opposite = held | {"embed_tokens.weight": -held["embed_tokens.weight"]}
+    save_file(opposite, own / "model.safetensors", {"format": "pt"})
+    starts = folders / "model" / "drafter", own
+    one, other = (open_training(folders, tmp_path, start_from=start) for start in starts)
+    assert torch.equal(one.lessons.update(), other.lessons.update())
+    other._save()
+    other._evaluate()
+    written = load_file(tmp_path / "drafter" / "model.safetensors")["embed_tokens.weight"]
+    assert torch.equal(written, opposite["embed_tokens.weight"].half())
+    open_training(folders, tmp_path, start_from=own)._resume()
+    save_file(held, own / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SettingsError, match="--start_from: expected a drafter with the embedding"):
+        open_training(folders, tmp_path, start_from=own)._resume()
 
 
 def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
