@@ -28,7 +28,7 @@ from configs.help import asked_help, program_help
 from configs.tools import InspectSettings
 from runs import commands
 from runs.captioned_images import captioned_images
-from support.border import run_guarded
+from support.border import OUT_OF_MEMORY, TRAINING_OUT_OF_MEMORY, run_guarded
 
 
 def benchmark(settings: BenchmarkSettings) -> None:
@@ -119,7 +119,10 @@ def _check_device(settings: Settings) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line, sys.argv by default, and return its exit code (support/border.py)."""
     words = sys.argv[1:] if words is None else words
-    return run_guarded(lambda: run(words), interrupted=_after_interrupt(words))
+    trains = "".join(words[:1]).startswith("train")
+    too_large = TRAINING_OUT_OF_MEMORY if trains else OUT_OF_MEMORY
+    interrupted = _after_interrupt(words)
+    return run_guarded(lambda: run(words), interrupted=interrupted, too_large=too_large)
 
 
 def _after_interrupt(words: Sequence[str]) -> str:

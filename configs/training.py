@@ -23,6 +23,7 @@ _BLOCK = {
 # What may differ between two commands that fill the same folder: it does not change the training.
 FREE_FLAGS = (
     "output_dir",
+    "accumulate",  # nor does this, up to rounding, as the number of processes
     "save_every",
     "eval_every",
     "log_every",

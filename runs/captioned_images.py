@@ -71,7 +71,8 @@ def _read(source: Path) -> Iterator[Captioned]:
     if lists:
         return _listed(lists[0])
     # a folder of texts alone has no image, rather than captions without one
-    images = any(path.name.lower().endswith(IMAGE_ENDINGS) for path in source.rglob("*"))
+    names = chain.from_iterable(names for _, names in _folders(source))
+    images = any(name.lower().endswith(IMAGE_ENDINGS) for name in names)
     return _paired(source) if images else iter(())
 
 
@@ -94,17 +95,31 @@ def _unusable(id: str, why: str) -> Captioned:
 
 def _paired(folder: Path) -> Iterator[Captioned]:
     """Yield the images of a folder and the folders in it, by path, and captions without one."""
-    for root, folders, names in os.walk(folder, onerror=_refuse):
-        # in source, since os.walk goes through this very list
-        folders.sort()
+    for root, names in _folders(folder):
         captioned = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
-        for name in sorted(names):
-            path = Path(root) / name
+        for name in names:
+            path = root / name
             id = path.relative_to(folder).as_posix()
             if name.lower().endswith(IMAGE_ENDINGS):
                 yield Captioned(id, partial(_load_pair, path))
             elif path.suffix == ".txt" and path.stem not in captioned:
                 yield _unusable(id, "no image: none with this caption's name")
+
+
+def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield a folder and those in it, by path, each once however many links lead to it."""
+    real_top, seen = top.resolve(), set()
+    for name, folders, names in os.walk(top, onerror=_refuse, followlinks=True):
+        root = Path(name)
+        real, unlinked = root.resolve(), real_top / root.relative_to(top)
+        # what is in `top` without links is read there, so that its images keep their names
+        if real in seen or real != unlinked and real.is_relative_to(real_top):
+            folders.clear()
+            continue
+        seen.add(real)
+        # in place, since os.walk goes through this very list
+        folders.sort()
+        yield root, sorted(names)
 
 
 def _refuse(error: OSError) -> NoReturn:

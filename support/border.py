@@ -26,10 +26,9 @@ from typing import Any, TextIO
 from configs.fields import SettingsError
 from support.extras import missing_extra
 
-OUT_OF_MEMORY = (
-    "the GPU is too small, or in use; docs/memory.md lists what to try, such as --dtype bf16, a "
-    "smaller --batch_size or --vq_device cpu"
-)
+_TOO_SMALL = "the GPU is too small, or in use; docs/memory.md lists what to try, such as"
+OUT_OF_MEMORY = f"{_TOO_SMALL} --dtype bf16, a smaller --batch_size or --vq_device cpu"
+TRAINING_OUT_OF_MEMORY = f"{_TOO_SMALL} a larger --accumulate, also to go on with a training"
 
 
 class Failure(Exception):
@@ -74,6 +73,7 @@ def run_guarded(
     run: Callable[[], None],
     refusals: type[ValueError] = SettingsError,  # what means settings that cannot be used
     interrupted: str = "interrupted",  # what to say after Ctrl-C
+    too_large: str = OUT_OF_MEMORY,  # what to say when a GPU is full
 ) -> int:
     """Run a command; returns its exit code."""
     out, err, code = GuardedStream(sys.stdout), GuardedStream(sys.stderr), 0
@@ -92,7 +92,7 @@ def run_guarded(
             # by its text: torch has no type for it where others filled the GPU before
             if "out of memory" not in str(error):
                 raise
-            code = _tell(f"out of memory: {OUT_OF_MEMORY} ({str(error).splitlines()[0]})", 1)
+            code = _tell(f"out of memory: {too_large} ({str(error).splitlines()[0]})", 1)
         except OSError as error:
             code = _tell(_words(error), 1)
         except KeyboardInterrupt:

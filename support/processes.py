@@ -11,7 +11,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from configs.fields import mismatch, missing
+from configs.fields import mismatch, missing, refuse
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,11 @@ class Processes:
     def wait(self) -> None:
         """Return when all processes have called it."""
         self.gather(None)
+
+    def agree(self, flag: str, folder: str, seen: object) -> None:
+        """Wait for all; a SettingsError in each unless all saw the same in a flag's folder."""
+        if any(other != seen for other in self.gather(seen)):
+            refuse(flag, folder, "a folder that all processes share")
 
     def average(self, tensors: "Iterable[Tensor]") -> None:
         """Replace the tensors by their means over all processes."""

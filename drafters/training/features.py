@@ -131,7 +131,8 @@ def cached(
             has no room.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, computed, source)
+    if crew.rank == 0:
+        _claim(folder, computed, source)
     crew.wait()
     numbers = {image // _SHARD for image in images}
     held = {image for number in numbers for image in _held(shard_path(folder, number))}
@@ -144,7 +145,7 @@ def cached(
         allowed = f"a folder on a disk with {need:,} bytes free; this one has {free:,}"
         refuse("cache_features", str(folder), allowed)
     # none may write before all have listed what is missing, since they share out that list
-    crew.wait()
+    crew.agree("cache_features", str(folder), ((folder / "about.json").exists(), absent))
     shards = groupby(sorted(absent), lambda image: image // _SHARD)
     own = crew.share([(number, [*new]) for number, new in shards])
     with ExitStack() as stack:
@@ -196,7 +197,7 @@ def _claim(folder: Path, computed: Computed, source: Mapping[str, object]) -> No
     }
     path = folder / "about.json"
     if not path.exists():
-        replace_file(path, json.dumps(about).encode())  # by all processes, with the same content
+        replace_file(path, json.dumps(about).encode())
     noted = read_object(path)
     for name, value in about.items():
         if noted.get(name) != value and (name in noted or name not in CAPTION_FLAGS):

@@ -3,8 +3,8 @@
 An EAGLE head reads a feature and a token's embedding side by side. Embeddings are many times
 smaller (34 times in the shipped model), so that from equal weights a head learns late to use the
 token. In training the embeddings are therefore scaled up to the size of the features. In the
-written file the embeddings are the target's own, and the head's weights for them are scaled up
-instead.
+written file the embeddings are the target's own, or those of the head that training began with, and
+the head's weights for them are scaled up instead.
 """
 
 from dataclasses import replace
@@ -67,12 +67,13 @@ def head_config(settings: TrainSettings) -> dict:
     return config
 
 
-def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
-    """Return the drafter at step 0, in fp32 on the target's device.
+def open_head(settings: TrainSettings, target: TargetModel) -> tuple[nn.Module, Tensor]:
+    """Return the drafter at step 0, in fp32 on the target's device, and its embedding as written.
 
-    An EAGLE head's embedding is the target's, `embedding_scale` times as large, and is not trained.
+    It holds that `embedding_scale` times as large, and it is not trained. It is the target's unless
+    --start_from has another one.
     """
-    config, scale = head_config(settings), embedding_scale(settings, target)
+    config, embedding = head_config(settings), target.embedding()
     layers = target_layers(config, target.spec, "--target_layers")
     if settings.start_from is None:
         spec = replace(target.drafter_spec(config), target_layers=layers)
@@ -85,25 +86,33 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
         if head.spec.target_layers != layers:
             head.read_layers(layers)
         head = BlockHead.of(head) if settings.drafter == "block" else head
+        if not _equal(head.embedding.weight, embedding):  # as of LANTERN's code for LlamaGen
+            embedding = head.embedding.weight.detach()
         # undoes what `export` did: the embedding below is the larger one again
-        _scale_tokens(head.fc.weight.data, 1 / scale)
+        _scale_tokens(head.fc.weight.data, 1 / embedding_scale(settings, target, embedding))
     head.requires_grad_(True)
-    head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
-    return head
+    scale = embedding_scale(settings, target, embedding)
+    head.embedding = nn.Embedding.from_pretrained(embedding * scale)
+    return head, embedding
 
 
-def embedding_scale(settings: TrainSettings, target: TargetModel) -> float:
-    """Return how many times larger the target's features are than its image tokens' embeddings.
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether weights are equal up to rounding to 16 bits, as files have them."""
+    return torch.allclose(one.float(), other.float(), rtol=2**-8, atol=1e-6)
+
+
+def embedding_scale(settings: TrainSettings, target: TargetModel, embedding: Tensor) -> float:
+    """Return how many times larger the target's features are than image tokens' embeddings.
 
     Both sizes are root mean squares. A feature leaves the final norm, so its size is that of the
     norm's weights. 1 without --enlarge_embeddings.
     """
     if not settings.enlarge_embeddings:
         return 1.0
-    embeddings = target.embedding()[target.vocab.first_id :][: target.vocab.size]
+    tokens = embedding[target.vocab.first_id :][: target.vocab.size]
     norm = target.transformer.norm.weight
-    feature, embedding = (values.float().square().mean().sqrt() for values in (norm, embeddings))
-    return (feature / embedding).item()
+    feature, token = (values.float().square().mean().sqrt() for values in (norm, tokens))
+    return (feature / token).item()
 
 
 def _scale_tokens(weight: Tensor, factor: float) -> None:
@@ -122,16 +131,16 @@ def _initialise(head: nn.Module, seed: int) -> None:
     head.fc.bias.zero_()  # which `head_config` gives every new head
 
 
-def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, scale: float) -> None:
+def export(head: nn.Module, config: dict, folder: Path, embedding: Tensor, scale: float) -> None:
     """Write config.json and model.safetensors (fp16) into a folder that --drafter_path reads.
 
-    scale: how many times larger the head's embedding is than the target's.
+    embedding: of the file; scale: how many times larger the head's is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kind = KINDS[config.get(ENTRY, DEFAULT)]
     state = public_state(head, kind.keys(head.spec, head.fc.bias is not None))
-    state["embed_tokens.weight"] = target.embedding()
-    # the written embedding is the target's own, so the weights that read it make up for it
+    state["embed_tokens.weight"] = embedding
+    # the written embedding is smaller, so the weights that read it make up for it
     _scale_tokens(state["fc.weight"], scale)
     half = {key: value.half().cpu().contiguous() for key, value in state.items()}
     content = save(half, {"format": "pt"})

@@ -1,6 +1,6 @@
 """One update of a drafter: share of the batch, loss, gradients, optimiser, averaged weights."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from drafters.training.optimizers import (
     make_optimizers,
 )
 from drafters.training.order import batch, captionless, feature_noise, generator
-from drafters.training.rounds import Drawn
-from drafters.training.windows import PASSES, BlockLoss, pick
+from drafters.training.rounds import Drawn, Reading
+from drafters.training.windows import PASSES, READINGS, BlockLoss, pick
 from models.target import TargetModel
 from support.processes import Processes
 
@@ -90,12 +90,10 @@ class Lessons:
         images = [self.images[chosen[index]] for index in indices]
         if s.drafter == "block":
             if indices[0] not in self._drawn:
-                self._drawn[indices[0]] = self.rows(images)
+                self._drawn[indices[0]] = self._draw(images, indices)
             rows = self._drawn[indices[0]]
-            varied = [
-                pick(drawn.readings, generator(s.seed, "cpu", "rounds", self.step, index), number)
-                for index, drawn in zip(indices, rows, strict=True)
-            ]
+            first = number * READINGS
+            varied = [drawn.readings[first : first + READINGS] for drawn in rows]
         else:
             rows = self.rows(images, self._picks(indices))
             rows = rows.to(self.device, self.head.fc.weight.dtype)
@@ -106,6 +104,16 @@ class Lessons:
                 varied = s.feature_noise * varied
         with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
             return self.loss(self.head, rows, varied)
+
+    def _draw(self, images: list[int], indices: list[int]) -> list[Drawn]:
+        """Return images, drawn with the readings that all passes of the update read."""
+
+        def keep(number: int, readings: Sequence[Reading]) -> list[Reading]:
+            place = "rounds", self.step, indices[number]
+            random = generator(self.settings.seed, "cpu", *place)
+            return pick(readings, random, PASSES * READINGS)
+
+        return self.rows(images, keep)
 
     def _picks(self, indices: list[int]) -> list[int] | None:
         """Return the one guidance row that each image is trained on; None: all rows are."""

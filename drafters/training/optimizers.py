@@ -23,7 +23,7 @@ def cosine_lr(progress: float, peak: float, warmup: float = 0.02) -> float:
         warmup: share of the training used by the linear rise.
     """
     progress = min(max(progress, 0.0), 1.0)
-    if progress < warmup:
+    if warmup and progress <= warmup:  # to the end if that is 1
         # not 0, with which the first update would change nothing
         return peak * max(progress / warmup, 0.01)
     angle = math.pi * (progress - warmup) / (1.0 - warmup)

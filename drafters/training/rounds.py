@@ -4,7 +4,7 @@ How stale a window is depends on the drafts of the rounds before, so rounds are 
 in training itself, with the captions and seeds of the training images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -41,6 +41,24 @@ class Reading:
     before: Tensor  # (images, guidance, steps, hidden) features before them
 
 
+def _of_row(row: int, readings: Sequence[Reading]) -> list[Reading]:
+    """Return an image's readings without other images; copies share what the readings shared."""
+    copies: dict[int, Tensor] = {}
+
+    def own(values: Tensor) -> Tensor:
+        if id(values) not in copies:
+            copies[id(values)] = values[row : row + 1].clone()
+        return copies[id(values)]
+
+    return [
+        Reading(
+            0, read.root, Nodes(*map(own, vars(read.nodes).values())),
+            own(read.recent), own(read.best), own(read.before),
+        )
+        for read in readings
+    ]  # fmt: skip
+
+
 @dataclass
 class Drawn:
     """An image that was drawn round by round."""
@@ -49,13 +67,16 @@ class Drawn:
     # (guidance, n, hidden) of the target: the prompt's, then those of slots from the first code on
     features: list[Tensor]
     codes: list[Tensor]  # (n,) each, the first code and what followed, row ends included
-    readings: list[Reading] = field(default_factory=list)  # all passes of all rounds
+    readings: list[Reading] = field(default_factory=list)  # passes of rounds, all or those kept
     seed: int = 0
 
     @property
     def last_readings(self) -> list[Reading]:
         """Those of the rounds' last passes: their drafts became trees."""
         return self.readings[PASSES - 1 :: PASSES]
+
+
+Keep = Callable[[int, Sequence[Reading]], Sequence[Reading]]
 
 
 class RecordingDrafter(BlockDrafter):
@@ -105,8 +126,11 @@ class DrawnRounds:
     tokens: Tokens
     distribution: SamplingDistribution
 
-    def __call__(self, images: Sequence[int]) -> list[Drawn]:
-        """Return the drawn images in this order."""
+    def __call__(self, images: Sequence[int], keep: Keep | None = None) -> list[Drawn]:
+        """Return the drawn images in this order.
+
+        keep: (index, readings) of a finished image -> those to keep in memory; None: all.
+        """
         head = deepcopy(self.head).to(self.target.dtype)  # what it keeps is for inference alone
         drafter = RecordingDrafter(head, self.target, self.distribution, SHAPE)
         way = Speculation(drafter, DynamicTree(SHAPE, refreshes=True), PROPOSALS["coupled"]())
@@ -117,8 +141,12 @@ class DrawnRounds:
         def watch(states: Sequence[ImageState | None], result: RoundResult) -> None:
             for row, state in enumerate(states):
                 if state is not None and state.remaining == 0:
-                    drawings[state.job.id], drafter.drawn[row] = drafter.drawn[row], None
-                    drawings[state.job.id].seed = state.job.seed
+                    drawn, drafter.drawn[row] = drafter.drawn[row], None
+                    drawn.seed = state.job.seed
+                    if keep is not None:
+                        kept = keep(int(state.job.id), drawn.readings)
+                        drawn.readings = _of_row(row, kept)
+                    drawings[state.job.id] = drawn
 
         engine.watcher = watch
         for _ in engine.generate(self._job(number, image) for number, image in enumerate(images)):

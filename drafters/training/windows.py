@@ -54,13 +54,13 @@ class Windows:
         return values.unflatten(0, (images, -1))
 
 
-def pick(readings: Sequence[Reading], generator: torch.Generator, part: int = 0) -> list[Reading]:
-    """Return some readings of an image; part: which, in the generator's order of all of them."""
+def pick(
+    readings: Sequence[Reading], generator: torch.Generator, count: int = READINGS
+) -> list[Reading]:
+    """Return so many readings of an image, in random order."""
     order = torch.randperm(len(readings), generator=generator).tolist()
-    first = part * READINGS
-    numbers = range(first, first + READINGS)
     # an image with few readings repeats some of them
-    return [readings[order[number % len(order)]] for number in numbers]
+    return [readings[order[number % len(order)]] for number in range(count)]
 
 
 @torch.no_grad()

@@ -1,6 +1,8 @@
 """How good a drafter in training is: its drafts of held-out images by level, and its speed-up."""
 
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
 from models.target import TargetModel
 from runs.drawing import image_jobs
+from runs.fusing import kernels_for
 from runs.measure import BASELINE, exceeds_tau, measure, waited
 from runs.methods import sampling_distribution
 from runs.prompts import numbered
@@ -132,7 +135,9 @@ class Evaluation:
             return {}
         method = self.settings.evaluated
         run = replace(self.settings.plain, method=method, drafter_path=str(folder))
-        session = Session(run, self.target, head)
+        target = _with_own_layers(self.target)  # so that training's keep torch's kernels
+        kernels_for(run)(target.transformer, head)
+        session = Session(run, target, head)
         compared = BASELINE, method
         for settings in compared:
             measure(session.open_engine(settings), jobs[:1])  # warm-up
@@ -149,6 +154,14 @@ class Evaluation:
             "doubts": list(filter(None, doubts)),
             "identical": sum(torch.equal(a.codes, b.codes) for a, b in pairs),
         }
+
+
+def _with_own_layers(target: TargetModel) -> TargetModel:
+    """Return a target of the same weights, whose layers may run other kernels."""
+    other, layers = copy(target), target.transformer
+    shared = {id(weight): weight for weight in chain(layers.parameters(), layers.buffers())}
+    other.transformer = deepcopy(layers, shared)
+    return other
 
 
 def trained_settings(settings: TrainSettings) -> dict[str, Any]:

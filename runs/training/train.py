@@ -7,6 +7,7 @@
 <output_dir>/evaluation.json   its figures
 """
 
+import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -50,8 +51,9 @@ def train(settings: TrainSettings) -> None:
     tokens = read_tokens(settings)
     crew = launched(device)
     if settings.batch_size % (settings.accumulate * crew.count):
-        allowed = f"a multiple of {settings.accumulate} parts x {crew.count} processes"
-        refuse("batch_size", settings.batch_size, allowed)
+        allowed = f"a multiple of --accumulate {settings.accumulate} x {crew.count} processes"
+        advice = "A training may go on with another --accumulate."
+        refuse("batch_size", settings.batch_size, allowed, advice)
     try:
         with ExitStack() as stack:
             if crew.rank == 0:
@@ -123,10 +125,13 @@ class Training:
         self.settings, self.crew, self.target = settings, crew, target
         self.progress = progress
         self.config = head_config(settings)  # --start_from may change after the start
-        head = open_head(settings, target)
+        head, self.embedding = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
         self.files = file_hashes(self._identity()) | {"tokens": self.fingerprint}
+        if self.embedding is not target.embedding():  # as that of older checkpoints is
+            table = self.embedding.cpu().numpy()
+            self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
         rows = Computed(target, tokens, settings.sampling.guidance, settings.precision, layers)
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
@@ -212,8 +217,10 @@ class Training:
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
         evaluated = self.evaluation.done(self.lessons.step)  # a foreign file ends it here
+        self.crew.agree("tokens", self.settings.tokens, self.fingerprint)
         # all must have looked before the first process writes the file
-        self.crew.wait()
+        seen = self.lessons.step, evaluated
+        self.crew.agree("output_dir", self.settings.output_dir, seen)
         if self.crew.rank == 0:
             if state is None:  # the figures are of a training whose checkpoint was deleted
                 self.evaluation.path.unlink(missing_ok=True)
@@ -230,29 +237,34 @@ class Training:
         hashes = file_hashes(made) | state.get("files", {"tokens": state.get("tokens")})
         if made.get("start_from") == self.settings.start_from:  # its files may have changed since
             hashes.pop("start_from", None)
+        there = f"the checkpoint in {self.settings.output_dir}"
         for name, value in self._identity().items():
-            there = f"the checkpoint in {self.settings.output_dir}"
             same, allowed = made.get(name) == value, f"{made.get(name)!r}, as {there} has"
             if name in self.files and hashes.get(name) is not None:
                 what = "images" if name == "tokens" else "files"
                 allowed = f"the {what} that {there} was made with; these are others"
                 same = hashes[name] == self.files[name]
             if not same:
-                another = "Or use another --output_dir."
-                advice = self._train_on() if name in ("steps", "tokens") else another
-                refuse(name, value, allowed, advice)
+                refuse(name, value, allowed, self._advice(name))
+        if hashes.get("embedding") != self.files.get("embedding"):
+            allowed = f"a drafter with the embedding that {there} was trained with"
+            refuse("start_from", self.settings.start_from, allowed, self._advice("start_from"))
 
-    def _train_on(self) -> str:
-        drafter = self.settings.folder / "drafter"
-        return f"To train on, use --start_from {drafter} and another --output_dir."
+    def _advice(self, name: str) -> str:
+        """Return what to do instead of another value of a flag."""
+        if name in ("steps", "tokens"):
+            drafter = self.settings.folder / "drafter"
+            return f"To train on, use --start_from {drafter} and another --output_dir."
+        less = "For less memory, --accumulate may differ. " if name == "batch_size" else ""
+        return f"{less}Or use another --output_dir."
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")
         if self.crew.rank == 0:
             folder = self.settings.folder / "drafter"
-            scale = embedding_scale(self.settings, self.target)
+            scale = embedding_scale(self.settings, self.target, self.embedding)
             with self.lessons.average.applied():
-                export(self.lessons.head, self.config, folder, self.target, scale)
+                export(self.lessons.head, self.config, folder, self.embedding, scale)
             figures = self.evaluation(folder, self.lessons.step)
             shown = {name: figures[name] for name in ("levels", "decoding")}
             self.log.write(step=self.lessons.step, **shown)

@@ -38,6 +38,20 @@ def test_a_folder(tmp_path):
     assert loaded(tmp_path)["b.png"] == "no caption: it is not UTF-8"
 
 
+def test_links_to_folders_are_followed_once(tmp_path):
+    """Not round in circles, and an image keeps the path that it has without links."""
+    for folder in ("top/real", "other/below"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.png").write_bytes(b"")
+    links = {"top/again": "real", "top/deep": "../other/below", "top/whole": "../other"}
+    links |= {"other/back": "../top", "other/loop": "."}
+    for link, place in links.items():
+        (tmp_path / link).symlink_to(place)
+    (tmp_path / "link").symlink_to("top")
+    for place in ("top", "link"):
+        assert [*loaded(tmp_path / place)] == ["deep/a.png", "real/a.png"]
+
+
 LINES = [
     {"image": "i/1.png", "caption": "one"},
     {"file": "i/2.png", "text": ["two", "deux"]},

@@ -80,6 +80,19 @@ def test_drawn_images_are_those_of_plain_decoding(session) -> None:
         assert torch.equal(chosen[n][inside[n]], plain[job.id][goals[n][inside[n]]])
 
 
+def test_drawn_images_keep_what_is_asked_for(session) -> None:
+    """Without the memory of the other images, and they read as if all was kept."""
+    draw = DrawnRounds(session.target, block_head(session), TOKENS, SamplingDistribution(cfg=2.0))
+    kept, whole = draw([0, 1], lambda place, read: read[place::3]), draw([0, 1])
+    picks = [image.readings[:3] for image in kept]
+    expected = [image.readings[place::3][:3] for place, image in enumerate(whole)]
+    pair = (windows_of(session.target, kept, read, False) for read in (picks, expected))
+    found, wanted = (vars(windows) | vars(windows.rows) for windows in pair)
+    assert all(torch.equal(found[name], wanted[name]) for name in ("best", "before", "stale"))
+    tensors = [tensor for one in picks[1] for tensor in (*vars(one.nodes).values(), one.before)]
+    assert all(tensor.untyped_storage().nbytes() == tensor[0].nbytes for tensor in tensors)
+
+
 def loss_of(session: Session, *weights: float) -> BlockLoss:
     levels = Levels.of(session.target.grid, 2, session.target.device)
     return BlockLoss(session.target, EagleLoss(session.target, levels, 2.0, weights), False)

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,17 +26,19 @@ import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
+from drafters.training.features import cached
 from drafters.training.heads import embedding_scale, export
 from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
 from models.registry import FAMILIES
 from models.targets.llamagen import LlamaGen
+from models.transformer import run_by_torch
 from runs.commands import train_settings
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
 from support.durable import lock
 from support.json_files import numbered_lines
-from support.processes import ALONE
+from support.processes import ALONE, Processes
 from support.progress import Progress
 from support.provenance import checkpoint_id
 
@@ -162,6 +165,11 @@ def test_the_log_counts_updates_over_their_own_time(folders, tmp_path, monkeypat
     assert figures == [[4, 2], [4, 0]]
 
 
+def test_the_learning_rate_may_rise_to_the_end(folders, tmp_path) -> None:
+    more = {"warmup": 1, "steps": 2, "lr": 1e-3}
+    assert [line["lr"] for line in run(folders, tmp_path, **more)] == [5e-4, 1e-3]
+
+
 BLOCK = {"drafter": "block", "ce_weight": 0.5, "agreement_weight": 1}
 
 
@@ -237,8 +245,9 @@ def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:
         lessons = open_training(
             folders, tmp_path, batch_size=8, accumulate=accumulate, **BLOCK
         ).lessons
-        lessons.rows = lambda images: [
-            SimpleNamespace(readings=[(image, number) for number in range(40)]) for image in images
+        lessons.rows = lambda images, keep: [
+            SimpleNamespace(readings=keep(place, [(image, number) for number in range(40)]))
+            for place, image in enumerate(images)
         ]
         picked: list[list[tuple[int, int]]] = []
         lessons.loss = lambda _, rows, picks, to=picked: to.extend(picks)
@@ -257,6 +266,20 @@ def test_two_processes_train_as_one(folders, tmp_path) -> None:
     for name in ("regression", "cross_entropy"):
         for a, b in zip(one, two, strict=True):
             assert a[name] == pytest.approx(b[name], rel=1e-4)
+
+
+def test_processes_that_do_not_share_a_folder_are_refused(folders, tmp_path) -> None:
+    """As those on several machines, each with a disk of its own."""
+    training = open_training(folders, tmp_path / "out")
+    for flag, seen in {"tokens": "other", "output_dir": (2, False)}.items():
+        training.crew = Processes(0, 2, gather=lambda own, seen=seen: [
+            own, seen if type(own) is type(seen) else own])  # fmt: skip
+        with pytest.raises(SettingsError, match=f"--{flag}: expected a folder that all processes"):
+            training._resume()
+    crew = Processes(1, 2, gather=lambda own: [own, own and (True, *own[1:])])
+    args = training.lessons.rows, [0], tmp_path / "cache", {}, crew, training.progress
+    with pytest.raises(SettingsError, match="--cache_features: expected a folder that all proc"):
+        cached(*args)
 
 
 def test_cached_features_give_the_same_losses(folders, tmp_path) -> None:
@@ -425,7 +448,7 @@ def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tm
     training = open_training(folders, tmp_path)
     head, target = training.lessons.head, training.target
     before = target.embedding().clone()
-    enlarged = before * embedding_scale(training.settings, target)
+    enlarged = before * embedding_scale(training.settings, target, before)
     training.lessons.update()
     assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
     tokens = head.embedding.weight[target.vocab.first_id :][:24]
@@ -443,8 +466,8 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     for enlarged in (True, False):
         more = {"start_from": start, "enlarge_embeddings": enlarged}
         training = open_training(folders, tmp_path / "a", **more)
-        scale = embedding_scale(training.settings, training.target)
-        export(training.lessons.head, {}, tmp_path / "written", training.target, scale)
+        scale = embedding_scale(training.settings, training.target, training.embedding)
+        export(training.lessons.head, {}, tmp_path / "written", training.embedding, scale)
         for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
             torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
     losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
@@ -452,6 +475,26 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
     with pytest.raises(SettingsError, match="--layers: expected 1, as --start_from has, got 2"):
         open_training(folders, tmp_path / "c", start_from=start, layers=2)
+
+
+def test_a_start_keeps_its_own_embedding(folders, tmp_path) -> None:
+    """So does a resume. This one is the opposite of the original, and is read as that is."""
+    own = Path(shutil.copytree(folders / "model" / "drafter", tmp_path / "own"))
+    held = load_file(own / "model.safetensors")
+    held["fc.weight"][:, : len(held["fc.weight"])] *= -1
+    opposite = held | {"embed_tokens.weight": -held["embed_tokens.weight"]}
+    save_file(opposite, own / "model.safetensors", {"format": "pt"})
+    starts = folders / "model" / "drafter", own
+    one, other = (open_training(folders, tmp_path, start_from=start) for start in starts)
+    assert torch.equal(one.lessons.update(), other.lessons.update())
+    other._save()
+    other._evaluate()
+    written = load_file(tmp_path / "drafter" / "model.safetensors")["embed_tokens.weight"]
+    assert torch.equal(written, opposite["embed_tokens.weight"].half())
+    open_training(folders, tmp_path, start_from=own)._resume()
+    save_file(held, own / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SettingsError, match="--start_from: expected a drafter with the embedding"):
+        open_training(folders, tmp_path, start_from=own)._resume()
 
 
 def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
@@ -472,6 +515,18 @@ def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) ->
         assert f"--{flag}: expected " in said
         assert f", as the checkpoint in {tmp_path} has, got {value!r}." in said
     assert f"To train on, use --start_from {tmp_path / 'drafter'}" in said
+
+
+def test_a_training_that_needs_less_memory_goes_on(folders, tmp_path, monkeypatch, capsys) -> None:
+    open_training(folders, tmp_path)._save()
+    monkeypatch.setattr("drafters.training.lesson.Lessons.update", full := Mock())
+    full.side_effect = torch.OutOfMemoryError("CUDA out of memory.")
+    assert main.main(words(folders, tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert "such as a larger --accumulate" in said and "--vq_device" not in said
+    open_training(folders, tmp_path, accumulate=4)._resume()
+    with pytest.raises(SettingsError, match="--batch_size: .* got 2. For less .*, --accumulate"):
+        open_training(folders, tmp_path, batch_size=2)._resume()
 
 
 def test_flags_that_a_resume_leaves_out_are_missed(folders, tmp_path) -> None:
@@ -608,6 +663,22 @@ def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) 
     run(folders, tmp_path, steps=1, eval_images=1)
     *_, doubt, last = capsys.readouterr().out.splitlines()
     assert doubt == "(!) it waited" and ": tau 1.50, speed-up 1.70 (!) with adt" in last
+
+
+def test_an_evaluation_decodes_by_the_kernels_of_a_benchmark(
+    folders, tmp_path, monkeypatch
+) -> None:
+    """On the same weights; the updates after it run by torch's."""
+    training, found = open_training(folders, tmp_path, eval_images=1), []
+
+    def kernels(*networks: torch.nn.Module) -> None:
+        networks[0].blocks.run = lambda *given: (found.append(networks), run_by_torch(*given))[1]
+
+    monkeypatch.setattr("runs.training.evaluation.kernels_for", lambda _: kernels)
+    training._evaluate()
+    (decoded, head), own = found[0], training.target.transformer
+    assert decoded.embedding.weight is own.embedding.weight and head is not training.lessons.head
+    assert own.blocks.run is run_by_torch
 
 
 @pytest.mark.parametrize("flag", ["output_dir", "cache_features"])
