@@ -33,7 +33,7 @@ class ImageSizes:
 
     def usual(self, model_path: str) -> str:
         """Return the size that a public checkpoint is named after, or the model's default."""
-        match = re.search(r"-([0-9]+)/*$", model_path)
+        match = re.search("-([0-9]+)$", folder_names(model_path)[0])
         return match[1] if match and match[1] in self.named else self.default
 
     def small_grid(self, height: int, width: int) -> tuple[int, int]:
@@ -41,6 +41,15 @@ class ImageSizes:
         # Cut, not rounded, as in transformers' GlmImageProcessor.
         rows, columns = sqrt(height / width) * self.preview, sqrt(width / height) * self.preview
         return int(rows), int(columns)
+
+
+def folder_names(path: str) -> tuple[str, str]:
+    """Return the names of a folder or hub id and of the folder around it."""
+    whole = os.path.abspath(path) if os.path.isdir(path) else path
+    *_, grandparent, around, name = ("", "", "", *Path(whole).parts)
+    if around == "snapshots":  # of the hub's cache: models--owner--name/snapshots/revision
+        return grandparent, ""
+    return name, around
 
 
 def inner_folder(folder: Path, name: str) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from small import OPTIONS, randomised, special_tokenizer, write_llama_drafter
 from torch import Tensor
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
@@ -96,3 +97,18 @@ def write_painter(root: Path) -> None:
     index["processor"] = ["transformers", "GlmImageProcessor"]
     index["vision_language_encoder"] = ["transformers", "GlmImageForConditionalGeneration"]
     (root / "model_index.json").write_text(json.dumps(index))
+
+
+def hollow_painter(root: Path) -> None:
+    """Write files that have the names of a painter's, its transformer's weights in two shards."""
+    for name in ("scheduler", "tokenizer", "text_encoder", "transformer", "vae"):
+        (root / name).mkdir()
+        (root / name / "config.json").write_text("{}")
+    (root / "model_index.json").write_text("{}")
+    name = "diffusion_pytorch_model{}.safetensors"
+    placed = {key: name.format(f"-{key}") for key in "12"}
+    index = root / "transformer" / f"{name.format('')}.index.json"
+    index.write_text(json.dumps({"weight_map": placed}))
+    files = [f"transformer/{file}" for file in placed.values()]
+    for file in (*files, f"vae/{name.format('')}", "text_encoder/model.safetensors"):
+        save_file({"weight": torch.zeros(2)}, root / file)

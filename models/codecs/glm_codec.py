@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,8 +20,9 @@ from configs.fields import refusing
 from models.base import ImageGrid
 from models.files.entries import library_errors, require_values
 from models.files.network import Network, Slot
-from models.files.weights import folder_shapes, read_tensors, weight_files
+from models.files.weights import all_of, folder_shapes, read_header, read_tensors, weight_files
 from support.border import Failure
+from support.json_files import read_object
 
 if TYPE_CHECKING:
     from diffusers import GlmImagePipeline
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _CODEBOOK = "model.vqmodel.quantize.embedding.weight"
 _OTHERS = ("model.language_model.", "lm_head.")
-# what diffusers paints with
-_NETWORKS = ("text_encoder", "transformer", "vae")
+# what diffusers paints with, and its weights' name
+_DIFFUSERS = "diffusion_pytorch_model.safetensors"
+_NETWORKS = {"text_encoder": "model.safetensors", "transformer": _DIFFUSERS, "vae": _DIFFUSERS}
 _FILES = ("model_index.json", "scheduler", "tokenizer", *_NETWORKS)
 _PAINTING = 2 * 2**30  # bytes kept free for the activations of these; not measured
 
@@ -123,6 +125,12 @@ def _weights(folder: Path) -> list[Path]:
     return list(folder.glob("*.safetensors"))
 
 
+def _check_network(folder: Path, name: str) -> None:
+    """Raise a ValueError for a file that is missing or, by its header, damaged."""
+    read_object(folder / "config.json")
+    all_of(*(partial(read_header, file) for file in weight_files(folder, (name,))))
+
+
 @dataclass(frozen=True)
 class GlmPainter:
     """The pipeline with its own steps and guidance; its weights are read for the first image."""
@@ -130,6 +138,12 @@ class GlmPainter:
     root: Path
     device: torch.device
     cell: ClassVar[int] = 32  # pixels of a token along one side
+
+    @classmethod
+    def open(cls, root: Path, device: torch.device) -> GlmPainter:
+        """Return the painter; a ValueError names files of its networks, missing or damaged."""
+        all_of(*(partial(_check_network, root / n, name) for n, name in _NETWORKS.items()))
+        return cls(root, device)
 
     def to(self, device: torch.device) -> GlmPainter:
         return replace(self, device=device)

@@ -104,10 +104,12 @@ class Network:
                     got = str(tensor.dtype).removeprefix("torch.")
                     where = files[0].parent
                     raise ValueError(f"{where}: {key}: expected floating-point numbers, got {got}")
-                # A matrix may fill a 1 x 1 convolution, or the other way round; a norm that all
-                # heads share is broadcast.
                 to, value = tensors[slot.parameter][slot.rows], tensor[slot.source]
-                to.copy_(value.reshape(to.shape) if value.numel() == to.numel() else value)
+                if value.numel() < to.numel():  # of a norm: neighbouring heads share a row
+                    rows = value.reshape(-1, to.shape[-1])
+                    value = rows.repeat_interleave(len(to) // len(rows), 0)
+                # a matrix may fill a 1 x 1 convolution, or the other way round
+                to.copy_(value.reshape(to.shape))
                 absent.discard(name)
         return absent
 
@@ -146,11 +148,20 @@ def _difference(
     expected = tuple(tensors[slot.parameter][slot.rows].shape)
     # a scalar has no rows to take a slice of
     read = (len(range(*slot.source.indices(shape[0]))), *shape[1:]) if shape else shape
-    # a query/key norm (heads, head_dim) that all heads share is (1, head_dim) or (head_dim,)
-    shared = (".q_norm." in key or ".k_norm." in key) and read[-1:] == expected[1:]
-    if _flat(read) == _flat(expected) or shared and read[:-1] in ((), (1,)):
+    norm = ".q_norm." in key or ".k_norm." in key
+    if _flat(read) == _flat(expected) or norm and _shared(read, expected):
         return None
     return f"{key} has shape {read}, expected {expected}"
+
+
+def _shared(read: tuple[int, ...], norm: tuple[int, ...]) -> bool:
+    """Return whether equally many heads of a norm (heads, head_dim) can share every row read.
+
+    Lumina-mGPT-34B has a row for each of four groups of heads. A norm that all heads share is
+    (1, head_dim) or (head_dim,).
+    """
+    rows = [(n,) for n in range(1, norm[0]) if norm[0] % n == 0]
+    return read[-1:] == norm[1:] and read[:-1] in [(), *rows]
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,13 +4,13 @@ Anole's and Lumina-mGPT's files are alike to the last key. Read as the other one
 that are no pictures, so here their names have to tell them apart.
 """
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from configs.fields import SettingsError, refusing
+from configs.targets import folder_names
 from models.files.chameleon_parts import stored_names
 from models.files.entries import MODEL_TYPES, require_model
 from support.json_files import read_object
@@ -145,29 +145,20 @@ def _evidence(path: str, folder: Path) -> _Evidence | None:
     """Return the strongest sign of a folder's model: its files, its own name, the one around it."""
     if (config := _config(folder)) is None:
         return None
-    name, around = _names(path)
+    name, around = folder_names(path)
     named = _named(name)
     for published in _PUBLISHED:
         if published.holds(config, folder):
             if named is not None and not named.targets:  # Emu3-Chat's config.json is Emu3's
                 return _Evidence(named, f"the folder's name {name!r}")
             return _Evidence(published, "its config.json")
-    if published := _named(_names(str(config.get("_name_or_path")))[0]):
+    if published := _named(folder_names(str(config.get("_name_or_path")))[0]):
         return _Evidence(published, "_name_or_path in its config.json")
     if named is not None:
         return _Evidence(named, f"the folder's name {name!r}")
     if published := _named(around):
         return _Evidence(published, f"the folder {around!r} around it", certain=False)
     return None
-
-
-def _names(path: str) -> tuple[str, str]:
-    """Return the names of a folder or hub id and of the folder around it."""
-    whole = os.path.abspath(path) if os.path.isdir(path) else path
-    *_, grandparent, around, name = ("", "", "", *Path(whole).parts)
-    if around == "snapshots":  # of the hub's cache: models--owner--name/snapshots/revision
-        return grandparent, ""
-    return name, around
 
 
 def _named(name: str) -> Published | None:

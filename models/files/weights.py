@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-WEIGHT_INDEXES = tuple(f"{name}.index.json" for name in WEIGHT_FILES)  # of weights in shards
+_INDEX = "{}.index.json"  # of weights in shards
+WEIGHT_INDEXES = tuple(map(_INDEX.format, WEIGHT_FILES))
 TEXT_TOKENIZER, HUB_TOKENIZER = "text_tokenizer.json", "tokenizer.json"  # Meta's, the hub's
 VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
 BUNDLED_VQGAN = "model.vqmodel."  # prefix of a VQGAN's keys among a transformer's weights
@@ -96,9 +97,9 @@ def renamed(name: str, rules: Rules) -> str:
     return name
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the weight files of a checkpoint folder, all shards."""
-    files = listed_files(folder)
+def weight_files(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> list[Path]:
+    """Return the weight files of a checkpoint folder, all shards; names: of single files."""
+    files = listed_files(folder, names)
     if missing := [str(file) for file in files if not file.is_file()]:
         raise ValueError(
             f"the index in {folder} lists shards that are missing: {', '.join(missing)}"
@@ -106,32 +107,32 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def listed_files(folder: Path) -> list[Path]:
+def listed_files(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> list[Path]:
     """Return the weight files in a folder or in its index; ValueError if there are none."""
-    if placed := placed_keys(folder):
+    if placed := placed_keys(folder, names):
         return sorted(set(placed.values()))
-    for name in WEIGHT_FILES:
+    for name in names:
         if (folder / name).is_file():
             return [folder / name]
-    raise ValueError(
-        f"no weights in {folder}: expected one of {', '.join((*WEIGHT_FILES, *WEIGHT_INDEXES))}"
-    )
+    expected = ", ".join((*names, *map(_INDEX.format, names)))
+    raise ValueError(f"no weights in {folder}: expected one of {expected}")
 
 
-def placed_keys(folder: Path) -> dict[str, Path]:
+def placed_keys(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> dict[str, Path]:
     """Return the shard of every key, as the folder's index says; empty without an index.
 
     An index beside a whole file is left from an earlier save, as transformers sees it, too.
     """
-    for name, index in zip(WEIGHT_FILES, WEIGHT_INDEXES, strict=True):
+    for name in names:
+        index = folder / _INDEX.format(name)
         if (folder / name).is_file():
             break
-        if (folder / index).is_file():
-            weight_map = read_object(folder / index).get("weight_map")
+        if index.is_file():
+            weight_map = read_object(index).get("weight_map")
             if not isinstance(weight_map, dict) or not all(
                 isinstance(shard, str) for shard in weight_map.values()
             ):
-                raise ValueError(f"{folder / index} has no weight_map")
+                raise ValueError(f"{index} has no weight_map")
             return {key: folder / shard for key, shard in weight_map.items()}
     return {}
 

@@ -223,7 +223,7 @@ class GlmImage(Family):
         if lacks := lacks_painter(_root(folder)):
             remark(_TOKENS_ONLY.format(lacks))
             return TokenPicture()
-        return TokenPicture(GlmPainter(_root(folder), options.device))
+        return TokenPicture(GlmPainter.open(_root(folder), options.device))
 
     def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
         side = GlmPrompts.sizes.preview
@@ -248,7 +248,7 @@ class GlmImage(Family):
         text = f"vision encoder with {codec.vocab} codes, {count / 1e6:.1f} M parameters; "
         if lacks := lacks_painter(_root(folder)):
             return Checked(text + _TOKENS_ONLY.format(lacks))
-        painter = GlmPainter(_root(folder), options.device)
+        painter = GlmPainter.open(_root(folder), options.device)
         return Checked(f"{text}diffusers paints with {painter.root}", painter.bytes)
 
     def _text(self, config: dict) -> dict:

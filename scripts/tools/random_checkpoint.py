@@ -129,6 +129,9 @@ def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
 
 def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     """Write what `write` does for a config.json with Anole's vocabulary."""
+    for home in (folder, folder / "drafter"):  # an earlier whole file would be read, not the shards
+        for earlier in home.glob("model*.safetensors*"):
+            earlier.unlink()
     head_config = config | {"num_hidden_layers": 1, "bias": True}  # as jadohu/anole_drafter
     with torch.device("meta"):
         spec = decoder_spec(config)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from counted import CountedCache
 from damage import read_state, write_state
-from small import Sizes, is_head_norm, loaded, randomised, write_parts
+from small import Sizes, is_head_norm, loaded, randomised, write_checkpoint, write_parts
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
@@ -60,6 +60,23 @@ def pair(request, tmp_path_factory) -> Pair:
         state = {k: v[:1] if is_head_norm(k) else v for k, v in read_state(path).items()}
         write_state(path, {key: value.clone() for key, value in state.items()})
     return Pair(theirs, loaded(folder))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_heads_share_the_rows_of_a_norm(rows, tmp_path) -> None:
+    """As in Lumina-mGPT-34B, whose 64 heads of queries and 8 of keys have 4 rows."""
+    path = write_checkpoint(tmp_path, Sizes(heads=8, kv_heads=4)) / "model.safetensors"
+    state = {k: v[:rows].clone() if is_head_norm(k) else v for k, v in read_state(path).items()}
+    write_state(path, state)
+    if rows == 3:
+        with pytest.raises(ValueError, match=r"q_norm.bias has shape \(3, 4\), expected \(8, 4\)"):
+            loaded(tmp_path)
+        return
+    norms = (state[f"model.layers.1.self_attn.{name}_norm.weight"] for name in "qk")
+    kept = {1: [[0] * 8, [0] * 4], 2: [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1]]}[rows]
+    expected = torch.cat([norm[heads] for norm, heads in zip(norms, kept, strict=True)])
+    found = loaded(tmp_path).transformer.blocks.blocks[1].attention.qk_norm.weight
+    assert found.equal(expected) and len(found.unique(dim=0)) == 2 * rows
 
 
 def random_ids(rows: int, n: int) -> Tensor:

@@ -5,6 +5,7 @@ import locale
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
@@ -13,11 +14,12 @@ import pytest
 import torch
 import transformers
 from browser import only_in_all
+from damage import cut, gone
 from fakes import finished
 from families import PLAIN, PROMPTS, cached_logits, extracted, greedy
 from PIL import Image
 from small import OPTIONS, shapes_of, small_settings
-from small_glm_image import CODES, SIZES, codes_of, write_glm_image, write_painter
+from small_glm_image import CODES, SIZES, codes_of, hollow_painter, write_glm_image, write_painter
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
@@ -32,6 +34,7 @@ from configs.schema import SamplingSettings
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid
+from models.codecs import glm_codec
 from models.codecs.glm_codec import vision_network
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
@@ -247,6 +250,32 @@ def test_without_a_painter_images_are_tokens_and_no_metric_judges_them(
     assert main.main(["evaluate", "--output_dir", str(tmp_path / "out")]) == 2
     assert re.search("error: --metrics: .*are tokens there, not pictures", capsys.readouterr().err)
     assert main.main(f"evaluate --output_dir {tmp_path}/out --metrics none".split()) == 0
+
+
+SHARD = "transformer/diffusion_pytorch_model-{}.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (gone("vae/config.json"), "missing file: .*vae/config.json"),
+        (gone(SHARD.format(1)), f"index in .* lists shards that are missing: .*{SHARD.format(1)}"),
+        (cut(SHARD.format(2), 1), f"{SHARD.format(2)}: damaged or unreadable"),
+    ],
+)
+def test_a_half_downloaded_painter_is_no_checkpoint(
+    change, said, original, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(glm_codec, "find_spec", str)  # whichever diffusers is installed
+    root = shutil.copytree(original.parent, tmp_path / "GLM-Image")
+    hollow_painter(root)
+    options = replace(OPTIONS, target_size="96x64")
+    looks = (GlmImage().images, GlmImage().check_images)
+    assert all(look(root / original.name, options) for look in looks)
+    change(root)
+    for look in looks:
+        with pytest.raises(ValueError, match=said):
+            look(root / original.name, options)
 
 
 @only_in_all

@@ -74,7 +74,12 @@ def test_sizes(text, size) -> None:
 
 @pytest.mark.parametrize(
     ("path", "size"),
-    [("a/Lumina-mGPT-7B-512", "512"), ("x/y-1024/", "1024"), ("mine", "768"), ("b-512x", "768")],
-)
-def test_the_size_is_that_of_the_folders_name(path, size) -> None:
+    [
+        ("a/Lumina-mGPT-7B-512", "512"), ("x/y-1024/", "1024"), ("mine", "768"), ("b-512x", "768"),
+        ("models--a--b-512/snapshots/1f-1024", "512"), ("b-1024/.", "1024"), (".", "512"),
+    ],
+)  # fmt: skip
+def test_the_size_is_that_of_the_folders_name(path, size, tmp_path, monkeypatch) -> None:
+    (tmp_path / "b-512").mkdir()
+    monkeypatch.chdir(tmp_path / "b-512")
     assert RunSettings(prompt="a cat", model="lumina_mgpt", model_path=path).target_size == size

@@ -60,9 +60,10 @@ def state_of(network: type, config: object) -> dict[str, torch.Tensor]:
 
 
 @cache
-def chameleon(norm_rows: int = 32, vocab: int = VOCAB) -> Shapes:
+def chameleon(norm_rows: int = 32, vocab: int = VOCAB, **sizes: int) -> Shapes:
     """Chameleon 7B; norm_rows: 32 in Anole, 1 in Lumina-mGPT, which stores a norm for all heads."""
     entries = CONFIG | {"vocab_size": vocab, "vq_config": None, "vocabulary_map": {"<image>": 4}}
+    entries |= sizes
     config = transformers.ChameleonConfig(**entries)
     state = shapes_of(state_of(transformers.ChameleonForConditionalGeneration, config))
     shapes = {key: shape for key, shape in state.items() if "vqmodel" not in key}
@@ -108,10 +109,18 @@ def parameters(network: Network) -> int:
 # the head of image codes only, norms of every head
 ANOLE = 7_013_666_816 - (VOCAB - CODES) * HIDDEN
 ENCODER = {"model.vqmodel.encoder.conv_in.weight": (128, 3, 3, 3)}  # is not read
+LARGE = {
+    "hidden_size": 8192, "intermediate_size": 22016, "num_hidden_layers": 48,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "swin_norm": True,
+}  # fmt: skip
 CAPTION = 1280 * (2048 + 1280) + 120 * 2048
 PUBLISHED = {  # model, published keys and shapes, config.json, our weights, sizes
     "Anole": ("anole", lambda: chameleon() | ENCODER, CONFIG, ANOLE, {}),
     "Lumina-mGPT": ("lumina_mgpt", lambda: chameleon(1), CONFIG, ANOLE, {}),
+    "Lumina-mGPT 34B": (
+        "lumina_mgpt", lambda: chameleon(4, **LARGE), CONFIG | LARGE, 33_824_546_816,
+        {"heads": 64, "kv_heads": 8},
+    ),
     "Lumina-mGPT 2.0": (
         "lumina_mgpt2", lambda: chameleon(1, 171_385),
         CONFIG | {"vocab_size": 171_385, "max_position_embeddings": 10240},
