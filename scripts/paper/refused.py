@@ -7,7 +7,6 @@ import shlex
 
 from configs.command_line import read_words
 from runs.commands import run_settings
-from runs.drawing import image_jobs
 from runs.prompts import prompt_items
 from runs.run_folder import RunFolder
 from support.script import run_script
@@ -21,10 +20,8 @@ def refuse_runs(*, runs: str) -> None:
     """
     for line in runs.splitlines():
         settings = run_settings(read_words("generate_images", shlex.split(line)))
-        items = prompt_items(settings)
         with RunFolder(settings) as folder:
-            folder.check_prompts(items)
-            folder.check_seeds(image_jobs(items, settings.seed))
+            folder.check_prompts(prompt_items(settings))
 
 
 if __name__ == "__main__":

@@ -130,7 +130,8 @@ def test_finished_images_whose_seeds_would_be_others_are_refused(settings, tmp_p
 
     make_all("xy")
     kept = content(tmp_path / "out")
-    for names, other in (("zxy", "x_0"), ("yw", "y_0")):  # z would be the image of x again
+    # z would be the image of x again; of y alone nothing is missing
+    for names, other in (("zxy", "x_0"), ("yw", "y_0"), ("y", "y_0")):
         with pytest.raises(SettingsError, match=f"got image {other} of another seed, since an eq"):
             make_all(names)
         assert content(tmp_path / "out") == kept
