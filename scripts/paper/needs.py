@@ -106,7 +106,7 @@ def _lacking_columns(rows: dict[str, MethodSettings], examination: Examination) 
     return (
         f"table of nearest codes for {', '.join(lacking)}: expected {max(needed.values())} columns "
         f"or more, got {widest or 'none'}; `python main.py vq_distances --model {settings.model} "
-        f"--model_path {settings.model_path}` makes it"
+        f"--model_path {shlex.quote(settings.model_path)}` makes it"
     )
 
 
