@@ -62,6 +62,7 @@ def generate_images(
             with _progress(settings, folder, (len(items), len(missing), len(share))) as progress:
                 seconds = _make(settings, folder, items, share, open_session, progress)
         folder.finish()
+        seconds = max(processes.gather(seconds))  # shares take different times
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
 
