@@ -49,6 +49,11 @@ def generate_images(
     items = prompt_items(settings)
     processes = processes or launched()
     refuse_spread(settings, processes)
+    if "," in settings.output_dir and processes.rank == 0:
+        # not refused: earlier versions made such folders, and they can still be renamed
+        remark(
+            f"--output_dir {settings.output_dir}: rename it for `evaluate`, whose list has commas"
+        )
     with RunFolder(settings, processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]

@@ -92,6 +92,12 @@ def test_tokens_per_second_are_by_the_slowest_of_several_processes(settings, cap
     assert capsys.readouterr().out.endswith(" (1 new): tau 3.75, 0.2 tokens/s\n")
 
 
+def test_a_folder_that_evaluate_cannot_read_by_its_name_is_remarked(settings, tmp_path, capsys):
+    for name, told in (("out", 0), ("a,b", 1)):
+        make(settings(num_images=1, output_dir=str(tmp_path / name)))
+        assert capsys.readouterr().err.count(f"{name}: rename it for `evaluate`") == told
+
+
 def test_a_run_in_parts_equals_a_run_at_once(settings, names, tmp_path):
     whole, parts = tmp_path / "out", tmp_path / "parts"
     make(settings(prompt=names))
