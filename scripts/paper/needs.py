@@ -37,7 +37,7 @@ def paper_needs(
     Args:
         flags: those of the table's commands, as generate_images takes them.
         methods: the table's rows, with blanks between: methods, or recipes of configs/paper.
-        evaluate: flags for `evaluate`; a metric without its weights is a note.
+        evaluate: flags for `evaluate`, split at blanks; a metric without its weights is a note.
         hashes: file for the hashes of model and drafter, which tell whether they have changed.
     """
     recipe, given = read("generate_images", read_words("generate_images", shlex.split(flags)))
@@ -46,10 +46,9 @@ def paper_needs(
     if not drafted:
         values.pop("drafter_path", None)  # of the recipe, for rows that are not asked for
     settings = build(InspectSettings, values)
-    # `evaluate` needs a folder; this one is only a name, and is not opened.
-    judging = evaluate_settings(
-        read_words("evaluate", ["--output_dir=table", *shlex.split(evaluate)])
-    )
+    # The script gives both folders; these are only names, and are not opened.
+    words = ["--output_dir=table", "--report_dir=table", *evaluate.split()]
+    judging = evaluate_settings(read_words("evaluate", words))
     metrics = judging.chosen_metrics("tiny" if settings.model == "tiny" else "other")
     if metrics and not FAMILIES[settings.model].pictured(Path(settings.model_path)):
         raise Failure(

@@ -39,7 +39,7 @@ step() { printf '\n== %s\n' "$1"; }
 fail() { echo "error: $1" >&2; exit 1; }
 
 case $prompts in
-MSCOCO2017* | PartiPrompts) ;;
+MSCOCO2017Val | MSCOCO2017Train | PartiPrompts) ;;
 *) [ -s "$prompts" ] || fail "PROMPTS: expected coco, parti or a file of prompts, got $prompts, which is no file or empty" ;;
 esac
 case $OUT in *,*) fail "OUT: expected a folder without a comma, got $OUT" ;; esac # it stands in lists
@@ -97,11 +97,11 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
 
 step "files"
 words=(--config "$model" --num_images "$IMAGES" "${flags[@]}")
-"$PY" -m scripts.paper.needs --flags="$(printf '%q ' "${words[@]}")" --methods="$METHODS" --evaluate="${EVALUATE:-}" \
+"$PY" -m scripts.paper.needs --flags="$(printf '%q ' "${words[@]}")" --methods="$METHODS" --evaluate="${judging[*]}" \
   --hashes="$OUT/hashes.json"
-case "$prompts ${FLAGS:-}" in
-*--prompt_file*) ;;
-PartiPrompts* | MSCOCO2017Val*) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;;
+case " ${flags[*]//-/_}" in # dashes in a flag's name are as good
+*' __prompt_file'[\ =]*) ;;
+*) case $prompts in PartiPrompts | MSCOCO2017Val) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;; esac ;;
 esac
 
 runs=

@@ -170,7 +170,7 @@ def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp
 
 def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     given = {"METHODS": "ar jacobi", "TEMPERATURES": "1", "DRAFTER": "none"}
-    found = commands("run.sh emu3 parti", tmp_path, given | {"FLAGS": "--prompt_file p.tsv"})
+    found = commands("run.sh emu3 parti", tmp_path, given | {"FLAGS": "--prompt-file p.tsv"})
     assert [words[0] for words in found] == [
         NEEDS, REFUSED, "benchmark", "generate_images", "generate_images", "evaluate"
     ]  # fmt: skip
@@ -212,6 +212,7 @@ def test_files_are_looked_at_before_prompts_are_fetched(tmp_path) -> None:
         ("run.sh nothing coco", "got nothing"),
         ("run.sh emu35 coco", r"got emu35\. Did you mean emu3_5.*\?"),
         ("run.sh tiny no.txt", "got no.txt, which is no file or empty"),
+        ("run.sh tiny MSCOCO2017.txt", "got MSCOCO2017.txt, which is no file or empty"),
     ],
 )
 def test_unknown_names_are_refused_with_a_line(words, ending) -> None:
@@ -256,6 +257,13 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, capsys) -> None:
     assert "hf download leloy/Anole-7b-v0.1-hf" in said and "jadohu/anole_drafter" in said
     assert "fid skipped: it needs real images" in said and "clip skipped: --clip_path" in said
     assert "image quality: computed: none" in said
+
+
+@pytest.mark.parametrize("words", ['--ref_dir "my images"', "--report_dir report"])
+def test_flags_of_evaluate_are_refused_as_the_script_uses_them(words) -> None:
+    """It splits them at blanks, and names the folder of the report itself."""
+    with pytest.raises(SettingsError):
+        paper_needs(flags=SHIPPED, methods="ar", evaluate=words)
 
 
 def test_metrics_that_are_chosen_and_real_images(tmp_path: Path, capsys) -> None:
