@@ -6,6 +6,7 @@
 import shlex
 
 from configs.command_line import read_words
+from configs.fields import mismatch
 from runs.commands import run_settings
 from runs.prompts import prompt_items
 from runs.run_folder import RunFolder
@@ -13,13 +14,18 @@ from support.script import run_script
 
 
 def refuse_runs(*, runs: str) -> None:
-    """Raise a SettingsError if there are fewer prompts, or other images in a folder.
+    """Raise a SettingsError if prompts are too few, or a folder has or gets other images.
 
     Args:
         runs: words of generate_images, a line per run.
     """
+    folders = set()
     for line in runs.splitlines():
         settings = run_settings(read_words("generate_images", shlex.split(line)))
+        if settings.output_dir in folders:
+            advice = "Rename a recipe, whose name its folder has."
+            raise mismatch("METHODS", f"{settings.output_dir} twice", "a folder per row", advice)
+        folders.add(settings.output_dir)
         with RunFolder(settings) as folder:
             folder.check_prompts(prompt_items(settings))
 

@@ -159,7 +159,9 @@ def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp
     run = run_settings({"prompt": "a cat", "top_k": "5", "output_dir": f"{tmp_path}/out/T0/ar"})
     with RunFolder(run) as folder:
         folder.begin({})
+    (tmp_path / "jacobi.yaml").write_text("method: jacobi\nwindow: 4\n")
     for variables, said in (
+        ({"METHODS": f"jacobi {tmp_path}/jacobi.yaml"}, "METHODS: .*, got .*T1/jacobi twice. .*"),
         ({"IMAGES": "999"}, "--num_images: expected .*, got 999"),
         ({"IMAGES": "2"}, "--output_dir .*/T0/ar: .* other settings: .*"),
     ):
