@@ -22,8 +22,9 @@ from runs.check.files import Examination
 from runs.check.report import as_table
 from runs.commands import evaluate_settings
 from support.border import Failure
+from support.devices import machine_name, pick_device
 from support.durable import encode_json, replace_file
-from support.provenance import with_hashes
+from support.provenance import versions, with_hashes
 from support.script import run_script
 
 
@@ -38,7 +39,8 @@ def paper_needs(
         flags: those of the table's commands, as generate_images takes them.
         methods: the table's rows, with blanks between: methods, or recipes of configs/paper.
         evaluate: flags for `evaluate`, split at blanks; a metric without its weights is a note.
-        hashes: file for the hashes of model and drafter, which tell whether they have changed.
+        hashes: file for what tells whether a table would be another one: the hashes of model and
+            drafter, the machine, the versions of libraries.
     """
     recipe, given = read("generate_images", read_words("generate_images", shlex.split(flags)))
     values, rows = recipe | given, methods_of(methods)
@@ -76,7 +78,8 @@ def paper_needs(
         raise Failure(f"files are missing or damaged, see above: {'; '.join(faults)}")
     if hashes is not None:
         Path(hashes).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(Path(hashes), encode_json(with_hashes(settings_dict(settings))))
+        here = {"machine": machine_name(pick_device(settings.device)), "versions": versions()}
+        replace_file(Path(hashes), encode_json(with_hashes(settings_dict(settings)) | here))
 
 
 def methods_of(names: str) -> dict[str, MethodSettings]:

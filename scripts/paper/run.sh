@@ -73,8 +73,10 @@ images_of() { # images_of ROW: the words that make its images at $temperature, i
   words+=(--output_dir "$OUT/T$temperature/$(basename "$1" .yaml)" "${flags[@]}")
 }
 
-inputs() { # the content of the files that a table is made from; of weights their hashes
+code=(main.py configs decoding drafters eval models runs support)
+inputs() { # what a table is made from: the content of its files, of weights their hashes, the code
   local file parts
+  [ ! -e .git ] || { git ls-tree HEAD "${code[@]}"; git diff HEAD -- "${code[@]}" || :; } 2>/dev/null
   IFS=, read -ra parts <<<"$model"
   for file in "${parts[@]}" "${recipes[@]}" "$OUT/hashes.json" "${flags[@]#--*=}"; do
     [ ! -f "$file" ] || cat "$file"
@@ -85,7 +87,7 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
   local out=$1 made; shift
   made="$* $(inputs | cksum)"
   if [ -e "$out/benchmark.json" ] && [ "$made" = "$(cat "$out/benchmark.words" 2>/dev/null)" ]; then
-    echo "measured already: $out/benchmark.txt"
+    echo "measured already: $out/benchmark.txt; without $out/benchmark.json it is measured again"
     return
   fi
   rm -f "$out/benchmark.words" # a new benchmark.json is not the old words'
