@@ -230,18 +230,29 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
         return build(MethodSettings, {flag: shared[flag] for flag in kept} | values)
 
 
-def run_values_of(entries: Iterable[str]) -> Values:
-    """Return what the recipes in a list say of the whole run; they must not disagree."""
+def run_values_of(entries: Iterable[str], model: str | None = None) -> Values:
+    """Return what the recipes in a list say of the whole run; they must not disagree.
+
+    model: the one that is asked for, whatever they say; a recipe's files of another are left out.
+    """
     run: Values = {}
     for path in dict.fromkeys(entry.split(":")[0] for entry in entries):
-        for flag, value in read_recipe(path, "benchmark").items() if _is_recipe(path) else ():
-            if flag in METHOD_FLAGS:
+        values = recipe_of(path)
+        foreign = _FILE_FLAGS if model not in (None, values.get("model", model)) else ()
+        for flag, value in values.items():
+            if flag in METHOD_FLAGS or flag == TUNED or flag in foreign:
                 continue
             if flag in ("methods", "sweep", "cells"):
                 refuse(flag, value, f"one method in a recipe that stands in a list ({path})")
             if run.setdefault(flag, value) != value:
                 refuse(flag, value, f"{run[flag]}, as an earlier recipe of the list says ({path})")
     return run
+
+
+def recipe_of(entry: str) -> Values:
+    """Return what the recipe of a list's entry says; nothing if the entry is a method."""
+    path = entry.split(":")[0]
+    return read_recipe(path, "benchmark") if _is_recipe(path) else {}
 
 
 def _is_recipe(name: str) -> bool:

@@ -10,7 +10,6 @@ randomised acceptance on the host (a position is decided once, so no entry is us
 draws the children of a sampling proposal, for every parent node anew.
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,29 +18,13 @@ import torch
 from torch import Tensor
 
 from decoding.device import arange
+from decoding.seeds import hashed
+from decoding.seeds import image_seed as image_seed
 
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64
 )  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
 _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
-
-
-def image_seed(base_seed: int, prompt: str, occurrence: int = 0, sample: int = 0) -> int:
-    """Return the 63-bit seed of one image, a hash of what tells it from other images.
-
-    Args:
-        base_seed: of the command.
-        prompt: its text.
-        occurrence: which occurrence of the same prompt in the list, from 0.
-        sample: which image of that occurrence, from 0.
-    """
-    return _hash("image", base_seed, prompt, occurrence, sample)
-
-
-def _hash(*parts: object) -> int:
-    # "\0" keeps the parts "a", "bc" apart from "ab", "c"; Python's own hash differs by process
-    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1  # 63 bits, since torch's int64 has a sign
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -51,7 +34,7 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 def stream_key(seed: int, role: str) -> int:
     """Return the 63-bit key of the stream `role` of an image."""
-    return _hash("stream", seed, role)
+    return hashed("stream", seed, role)
 
 
 def random_bits(key: int | Tensor, positions: Tensor, width: int) -> Tensor:

@@ -10,6 +10,7 @@ from configs.command_line import (
     listed_method,
     overridden,
     read,
+    recipe_of,
     run_values_of,
     with_method,
 )
@@ -74,7 +75,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     source = "--methods" if sweep is None else sweep.where
     shared = {name: values[name] for name in METHOD_FLAGS if name in values and name != "method"}
     methods = tuple(listed_method(entry, shared, source) for entry in entries)
-    values = run_values_of(entries) | values  # --config and the command line win
+    values = run_values_of(entries, values.get("model")) | values  # --config and flags win
     for name in shared:
         if name in given and not any(name in applicable(vars(method)) for method in methods):
             allowed = f"only for a method that has it; {source} has {', '.join(entries)}"
@@ -83,6 +84,8 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     drafted = next((method for method in methods if method.drafted), methods[0])
     run = _checked(RunSettings, values, given, drafted)
     tell_foreign_numbers(run.model_path, *methods)
+    for entry, method in zip(entries, methods, strict=True):
+        warn_of_conditions(recipe_of(entry) or values, run.with_method(method))
     prompt_items(run)  # reports a bad prompt file before the slow imports
     varied = next((name for name in sweep.axes if name in given), None) if sweep else None
     if varied is not None:
@@ -143,6 +146,7 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
     run = _checked(RunSettings, values, given, method)
     if sampled:
         tell_foreign_numbers(run.model_path, method)
+        warn_of_conditions(values, run)
     return build(ExtractionSettings, asked, run=run)
 
 
@@ -205,6 +209,7 @@ def engine_settings(recipe: Values, given: Values, owner: type[E] = EngineSettin
     values, method = with_method(recipe, given)
     settings = _checked(owner, values, given, method)
     tell_foreign_numbers(settings.model_path, method)
+    warn_of_conditions(values, settings)
     return settings
 
 
@@ -219,7 +224,6 @@ def _checked(owner: type[E], values: Values, given: Values, method: MethodSettin
         values = {name: value for name, value in values.items() if name != "drafter_path"}
     settings = build(owner, values, method=method)
     check_folders(settings)
-    warn_of_conditions(values, settings)
     return settings
 
 

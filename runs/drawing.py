@@ -13,7 +13,7 @@ from configs.fields import mismatch
 from decoding.device import current
 from decoding.engine import Watcher
 from decoding.images import FinishedImage, Job, RoundStats
-from decoding.noise import image_seed
+from decoding.seeds import image_seed
 from models.target import TargetModel
 from runs.prompts import PromptItem
 from runs.session import Session

@@ -49,6 +49,11 @@ def generate_images(
     items = prompt_items(settings)
     processes = processes or launched()
     refuse_spread(settings, processes)
+    if "," in settings.output_dir and processes.rank == 0:
+        # not refused: earlier versions made such folders, and they can still be renamed
+        remark(
+            f"--output_dir {settings.output_dir}: rename it for `evaluate`, whose list has commas"
+        )
     with RunFolder(settings, processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]
@@ -62,6 +67,7 @@ def generate_images(
             with _progress(settings, folder, (len(items), len(missing), len(share))) as progress:
                 seconds = _make(settings, folder, items, share, open_session, progress)
         folder.finish()
+        seconds = max(processes.gather(seconds))  # shares take different times
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
 
@@ -99,7 +105,6 @@ def _make(
     from runs.session import open_session as open_with_weights
 
     jobs = {job.id: job for job in image_jobs(items, settings.seed)}
-    folder.check_seeds(jobs.values())
     session = (open_session or open_with_weights)(settings)
     # Before `begin`: if a prompt is too long, the error comes while the folder is untouched.
     steps = draw(session, [jobs[item.id] for item in missing])

@@ -1,6 +1,7 @@
 """Whether the folders and files that settings name are there."""
 
 import re
+import shlex
 from pathlib import Path
 
 from configs.fields import found_at, mismatch, one_of, refusing
@@ -100,9 +101,8 @@ def check_place(flag: str, path: str | None, model: str) -> None:
 def _inspect(model: str, model_path: str) -> str:
     """Return the command that lists the files of a model."""
     usual = Path(model_path).absolute() == ROOT / TARGETS[model].folder
-    return (
-        f"`python main.py inspect --model {model}{'' if usual else f' --model_path {model_path}'}`"
-    )
+    place = "" if usual else f" --model_path {shlex.quote(model_path)}"
+    return f"`python main.py inspect --model {model}{place}`"
 
 
 def _is_hub_id(path: str) -> bool:

@@ -65,7 +65,7 @@ def numbered(prompts: Sequence[str], names: Sequence[str | None] | None = None) 
     seen: Counter[str] = Counter()
     items = []
     for number, prompt in enumerate(prompts):
-        # Equal prompts differ in `occurrence`, and so in seed and image (decoding/noise.py).
+        # Equal prompts differ in `occurrence`, and so in seed and image (decoding/seeds.py).
         items.append(PromptItem(prompt, number, 0, seen[prompt], names[number] if names else None))
         seen[prompt] += 1
     return items

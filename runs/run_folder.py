@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from PIL import Image
@@ -29,6 +29,7 @@ from PIL import Image
 from configs.fields import SettingsError, mismatch, settings_dict
 from configs.model import TIMED
 from configs.schema import RunSettings
+from decoding.seeds import image_seed
 from runs.prompts import PromptItem
 from support.durable import append_lines, encode_json, lock, new_file, reason, replace_file
 from support.json_files import (
@@ -44,9 +45,6 @@ from support.json_files import (
 from support.processes import ALONE, Processes
 from support.provenance import revision, versions, with_hashes
 from support.wording import differences, first_of
-
-if TYPE_CHECKING:  # imports torch
-    from decoding.images import Job
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
 TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
@@ -106,24 +104,21 @@ class RunFolder:
         self._lock.close()
 
     def check_prompts(self, items: Iterable[PromptItem]) -> None:
-        """Raise a SettingsError if a finished image is of another prompt than its id now means."""
+        """Raise a SettingsError if an id now means another prompt or seed than its image is of."""
         for item in items:
             record = self.records.get(item.id)
-            if record is not None and not same_prompt(record, item.prompt):
+            if record is None:
+                continue
+            if not same_prompt(record, item.prompt):
                 raise self._error(
                     f"image {item.id} of prompt {record['prompt']!r}, which is now {item.prompt!r}",
                     _SAME_PROMPTS,
                 )
-
-    def check_seeds(self, jobs: "Iterable[Job]") -> None:
-        """Raise a SettingsError if a finished image is of another seed than its id now means."""
-        for job in jobs:
-            record = self.records.get(job.id, {})
+            seed = image_seed(self.settings.seed, item.prompt, item.occurrence, item.sample)
             # quotes that older runs lost (`same_prompt`) are not in their seeds either
-            same = record.get("prompt") == job.prompt
-            if same and record.get("seed", job.seed) != job.seed:
+            if record["prompt"] == item.prompt and record.get("seed", seed) != seed:
                 why = "an equal prompt before it was added or removed"
-                raise self._error(f"image {job.id} of another seed, since {why}", _SAME_PROMPTS)
+                raise self._error(f"image {item.id} of another seed, since {why}", _SAME_PROMPTS)
 
     def begin(self, hardware: Line) -> None:
         """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left."""

@@ -18,7 +18,7 @@ from configs.sampling import SamplingSettings
 from configs.targets import ROOT, TARGETS, model_defaults
 from models.files.folders import checkpoint_folder
 from support.output import remark
-from support.provenance import checkpoint_id, cpu_name
+from support.provenance import checkpoint_id
 
 _SHARED = TIMED | {"dtype": "fp32", "quantize": "none"}  # settings that change times
 
@@ -34,12 +34,10 @@ def conditions(settings: EngineSettings) -> dict[str, str]:
     """Return, in words, what decides which method is the fastest: machine, model and settings."""
     import torch  # here, since it takes seconds and most commands that read settings need none
 
-    from support.devices import pick_device
+    from support.devices import machine_name, pick_device
 
-    device = pick_device(settings.device)
-    gpu = device.type == "cuda"
     values = {
-        "machine": torch.cuda.get_device_name(device) if gpu else cpu_name(),
+        "machine": machine_name(pick_device(settings.device)),
         "threads": torch.get_num_threads(),
         "model": checkpoint_id(checkpoint_folder(settings.model_path, "--model_path")),
         **_shared(settings),

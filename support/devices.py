@@ -4,6 +4,7 @@ import torch
 
 from configs.fields import refuse
 from support.processes import read_launch
+from support.provenance import cpu_name
 
 
 def pick_device(name: str) -> torch.device:
@@ -21,3 +22,8 @@ def pick_device(name: str) -> torch.device:
             refuse("device", name, "auto or cpu", f"PyTorch found {gpus} on this machine.")
         torch.cuda.set_device(device)  # streams and events of the timings are the current device's
     return device
+
+
+def machine_name(device: torch.device) -> str:
+    """Return the name of the GPU, or of the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()

@@ -52,16 +52,16 @@ def test_values_arrive_as_their_types(model, seen):
 
 
 def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
-    words = ["generate_images", "--prompt", "a cat", "--model_path", str(tmp_path / "nowhere")]
+    words = ["generate_images", "--prompt", "a cat", "--model_path", str(tmp_path / "no where")]
     started = time.monotonic()
     done = ran([sys.executable, ROOT / "main.py", *words], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert time.monotonic() - started < 20  # 5 s on a machine that is not busy
     assert done.stderr == (
-        f"error: --model_path {tmp_path / 'nowhere'}: expected a folder such as "
+        f"error: --model_path {tmp_path / 'no where'}: expected a folder such as "
         f"{ROOT / 'ckpts/tiny'}, or owner/name, got a path that does not exist. "
         "Get it: ckpts/tiny, which is included. `python main.py inspect --model tiny --model_path "
-        f"{tmp_path / 'nowhere'}` lists all files that tiny needs.\n"
+        f"'{tmp_path / 'no where'}'` lists all files that tiny needs.\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from decoding.noise import image_seed
+from decoding.seeds import image_seed
 
 _DROPPED = 0.1  # share of images scored without caption, where rows are scored one by one
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from decoding.device import Stopwatch
 from decoding.engine import Engine
 from decoding.images import ImageState, Job, Speculation
-from decoding.noise import image_seed
 from decoding.policies.dynamic import DynamicTree
 from decoding.proposals import PROPOSALS
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.sampling import SamplingDistribution
+from decoding.seeds import image_seed
 from decoding.verifiers.exact import Exact
 from drafters.block import PASSES, BlockDrafter, BlockHead, Drafted, Window
 from drafters.hidden_states import Nodes

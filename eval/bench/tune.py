@@ -8,6 +8,7 @@ fastest method. Measurements are lines of a file, so the same command continues 
 
 import json
 import math
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -109,7 +110,7 @@ def run_tune(settings: TuneSettings) -> None:
     # Only now: a kill before the recipe is written costs no measurement.
     trials.path.unlink(missing_ok=True)
     python = f"in Python, with the same settings: Pipeline.from_pretrained({str(output)!r})"
-    print(f"Use it: --config {output}{flags_beside(settings.run)}; {python}")
+    print(f"Use it: --config {shlex.quote(str(output))}{flags_beside(settings.run)}; {python}")
     refuse_wrong(rows)
 
 

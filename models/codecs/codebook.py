@@ -7,6 +7,7 @@ codes (Emu3.5) are uint32; for all others of 131,072 they would take 64 GiB, so 
 """
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def find_table(folder: str | Path, codes: int, neighbours: int) -> Path:
         return table_path(folder, codes, min(fitting))
     raise ValueError(
         f"{Path(folder) / 'vq_distances'}: found no table of at least {neighbours} neighbours; "
-        f"`python main.py vq_distances --model_path {folder}` makes it"
+        f"`python main.py vq_distances --model_path {shlex.quote(str(folder))}` makes it"
     )
 
 

@@ -5,6 +5,7 @@ one report names all faults. Only the headers of weight files are read, unless -
 loads the model.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -249,8 +250,8 @@ class Examination:
     def _look_at_distance_tables(self, codes: int, folder: Path) -> None:
         title, widths = "nearest codes", table_widths(folder)
         if not widths:
-            command = f"`main.py vq_distances --model {self.settings.model} --model_path {folder}`"
-            text = f"none, which --verifier lantern needs: {command} makes it"
+            words = f"--model {self.settings.model} --model_path {shlex.quote(str(folder))}"
+            text = f"none, which --verifier lantern needs: `main.py vq_distances {words}` makes it"
             self._add(title, "vq_distances", text, NOTE)
         for width in widths:
             path = table_path(folder, codes, width)

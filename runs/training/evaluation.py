@@ -10,8 +10,8 @@ import torch
 
 from configs.fields import mismatch, settings_dict, settings_fields
 from configs.training import TrainSettings
-from decoding.noise import image_seed
 from decoding.sampling import SamplingDistribution
+from decoding.seeds import image_seed
 from drafters.block import BlockHead
 from drafters.eagle import EagleHead
 from drafters.loading import load_drafter

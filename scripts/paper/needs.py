@@ -22,8 +22,9 @@ from runs.check.files import Examination
 from runs.check.report import as_table
 from runs.commands import evaluate_settings
 from support.border import Failure
+from support.devices import machine_name, pick_device
 from support.durable import encode_json, replace_file
-from support.provenance import with_hashes
+from support.provenance import versions, with_hashes
 from support.script import run_script
 
 
@@ -37,8 +38,9 @@ def paper_needs(
     Args:
         flags: those of the table's commands, as generate_images takes them.
         methods: the table's rows, with blanks between: methods, or recipes of configs/paper.
-        evaluate: flags for `evaluate`; a metric without its weights is a note.
-        hashes: file for the hashes of model and drafter, which tell whether they have changed.
+        evaluate: flags for `evaluate`, split at blanks; a metric without its weights is a note.
+        hashes: file for what tells whether a table would be another one: the hashes of model and
+            drafter, the machine, the versions of libraries.
     """
     recipe, given = read("generate_images", read_words("generate_images", shlex.split(flags)))
     values, rows = recipe | given, methods_of(methods)
@@ -46,10 +48,9 @@ def paper_needs(
     if not drafted:
         values.pop("drafter_path", None)  # of the recipe, for rows that are not asked for
     settings = build(InspectSettings, values)
-    # `evaluate` needs a folder; this one is only a name, and is not opened.
-    judging = evaluate_settings(
-        read_words("evaluate", ["--output_dir=table", *shlex.split(evaluate)])
-    )
+    # The script gives both folders; these are only names, and are not opened.
+    words = ["--output_dir=table", "--report_dir=table", *evaluate.split()]
+    judging = evaluate_settings(read_words("evaluate", words))
     metrics = judging.chosen_metrics("tiny" if settings.model == "tiny" else "other")
     if metrics and not FAMILIES[settings.model].pictured(Path(settings.model_path)):
         raise Failure(
@@ -77,7 +78,8 @@ def paper_needs(
         raise Failure(f"files are missing or damaged, see above: {'; '.join(faults)}")
     if hashes is not None:
         Path(hashes).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(Path(hashes), encode_json(with_hashes(settings_dict(settings))))
+        here = {"machine": machine_name(pick_device(settings.device)), "versions": versions()}
+        replace_file(Path(hashes), encode_json(with_hashes(settings_dict(settings)) | here))
 
 
 def methods_of(names: str) -> dict[str, MethodSettings]:
@@ -106,7 +108,7 @@ def _lacking_columns(rows: dict[str, MethodSettings], examination: Examination) 
     return (
         f"table of nearest codes for {', '.join(lacking)}: expected {max(needed.values())} columns "
         f"or more, got {widest or 'none'}; `python main.py vq_distances --model {settings.model} "
-        f"--model_path {settings.model_path}` makes it"
+        f"--model_path {shlex.quote(settings.model_path)}` makes it"
     )
 
 

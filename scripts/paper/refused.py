@@ -6,25 +6,28 @@
 import shlex
 
 from configs.command_line import read_words
+from configs.fields import mismatch
 from runs.commands import run_settings
-from runs.drawing import image_jobs
 from runs.prompts import prompt_items
 from runs.run_folder import RunFolder
 from support.script import run_script
 
 
 def refuse_runs(*, runs: str) -> None:
-    """Raise a SettingsError if there are fewer prompts, or other images in a folder.
+    """Raise a SettingsError if prompts are too few, or a folder has or gets other images.
 
     Args:
         runs: words of generate_images, a line per run.
     """
+    folders = set()
     for line in runs.splitlines():
         settings = run_settings(read_words("generate_images", shlex.split(line)))
-        items = prompt_items(settings)
+        if settings.output_dir in folders:
+            advice = "Rename a recipe, whose name its folder has."
+            raise mismatch("METHODS", f"{settings.output_dir} twice", "a folder per row", advice)
+        folders.add(settings.output_dir)
         with RunFolder(settings) as folder:
-            folder.check_prompts(items)
-            folder.check_seeds(image_jobs(items, settings.seed))
+            folder.check_prompts(prompt_items(settings))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ step() { printf '\n== %s\n' "$1"; }
 fail() { echo "error: $1" >&2; exit 1; }
 
 case $prompts in
-MSCOCO2017* | PartiPrompts) ;;
+MSCOCO2017Val | MSCOCO2017Train | PartiPrompts) ;;
 *) [ -s "$prompts" ] || fail "PROMPTS: expected coco, parti or a file of prompts, got $prompts, which is no file or empty" ;;
 esac
 case $OUT in *,*) fail "OUT: expected a folder without a comma, got $OUT" ;; esac # it stands in lists
@@ -73,8 +73,10 @@ images_of() { # images_of ROW: the words that make its images at $temperature, i
   words+=(--output_dir "$OUT/T$temperature/$(basename "$1" .yaml)" "${flags[@]}")
 }
 
-inputs() { # the content of the files that a table is made from; of weights their hashes
+code=(main.py configs decoding drafters eval models runs support)
+inputs() { # what a table is made from: the content of its files, of weights their hashes, the code
   local file parts
+  [ ! -e .git ] || { git ls-tree HEAD "${code[@]}"; git diff HEAD -- "${code[@]}" || :; } 2>/dev/null
   IFS=, read -ra parts <<<"$model"
   for file in "${parts[@]}" "${recipes[@]}" "$OUT/hashes.json" "${flags[@]#--*=}"; do
     [ ! -f "$file" ] || cat "$file"
@@ -85,7 +87,7 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
   local out=$1 made; shift
   made="$* $(inputs | cksum)"
   if [ -e "$out/benchmark.json" ] && [ "$made" = "$(cat "$out/benchmark.words" 2>/dev/null)" ]; then
-    echo "measured already: $out/benchmark.txt"
+    echo "measured already: $out/benchmark.txt; without $out/benchmark.json it is measured again"
     return
   fi
   rm -f "$out/benchmark.words" # a new benchmark.json is not the old words'
@@ -97,11 +99,11 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words an
 
 step "files"
 words=(--config "$model" --num_images "$IMAGES" "${flags[@]}")
-"$PY" -m scripts.paper.needs --flags="$(printf '%q ' "${words[@]}")" --methods="$METHODS" --evaluate="${EVALUATE:-}" \
+"$PY" -m scripts.paper.needs --flags="$(printf '%q ' "${words[@]}")" --methods="$METHODS" --evaluate="${judging[*]}" \
   --hashes="$OUT/hashes.json"
-case "$prompts ${FLAGS:-}" in
-*--prompt_file*) ;;
-PartiPrompts* | MSCOCO2017Val*) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;;
+case " ${flags[*]//-/_}" in # dashes in a flag's name are as good
+*' __prompt_file'[\ =]*) ;;
+*) case $prompts in PartiPrompts | MSCOCO2017Val) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;; esac ;;
 esac
 
 runs=

@@ -1,5 +1,6 @@
 """From words and recipes to settings: every text survives, the command line wins over recipes."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -300,6 +301,19 @@ def test_a_listed_recipe_is_a_row_and_sets_what_all_rows_share(bench, tmp_path):
         other.write_text(lines)
         with pytest.raises(SettingsError, match=message):
             bench(f"--methods={ours},{other}")
+
+
+def test_a_listed_recipe_may_be_tuned_and_name_files_of_its_model(bench, tmp_path, capsys) -> None:
+    paths = [tmp_path / "one.yaml", tmp_path / "eight.yaml"]
+    for path, batch in zip(paths, (1, 8), strict=True):
+        conditions = f"tuned: {{method: jacobi, conditions: {{batch_size: '{batch}'}}}}\n"
+        path.write_text(
+            f"model: anole\ndrafter_path: gone\nmethod: jacobi\nwindow: {batch}\n{conditions}"
+        )
+    bench("--model=tiny", f"--methods=ar,{paths[0]},{paths[1]},eagle2", "--batch_size=2")
+    said = capsys.readouterr().err
+    found = re.findall("--method (.*): tuned .*batch_size (.*) there, 2 here", said)
+    assert found == [("jacobi", "1"), ("jacobi", "8")]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 
 from decoding import noise
 from decoding.noise import gumbel, image_seed, stream_key, uniform
+from decoding.seeds import hashed
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -28,7 +29,7 @@ def test_bits_are_the_published_splitmix_of_the_counter() -> None:
     assert outputs == [6457827717110365317, 3203168211198807973]
     positions = torch.tensor([0, 1, 255, 4095])
     found = noise.random_bits(stream_key(123456789, "target"), positions, 3)
-    key = noise._hash("stream", 123456789, "target")
+    key = hashed("stream", 123456789, "target")
     for row, position in zip(found.tolist(), positions.tolist(), strict=True):
         for token, bits in enumerate(row):
             counter = (position << 32) + token

@@ -26,6 +26,7 @@ from configs.schema import MethodSettings, RunSettings
 from decoding.noise import image_seed
 from runs.generate import generate_images
 from support.json_files import read_lines
+from support.processes import ALONE, Processes
 
 FIELDS = "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth "
 FIELDS += "mean_nodes seconds seconds_prefill seconds_draft seconds_verify seconds_decode "
@@ -42,9 +43,9 @@ def names(tmp_path) -> str:
     return nine_names(tmp_path)
 
 
-def make(settings: RunSettings, **engine) -> FakeEngine:
+def make(settings: RunSettings, processes: Processes = ALONE, **engine) -> FakeEngine:
     fake = FakeEngine(**engine)
-    generate_images(settings, fake_opener(fake))
+    generate_images(settings, fake_opener(fake), processes)
     return fake
 
 
@@ -83,6 +84,18 @@ def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
     records.write_text(records.read_text().replace('"target_forwards"', '"other"', 1))
     generate_images(settings(num_images=2), lambda settings: pytest.fail("nothing is missing"))
     assert make(settings(num_images=5)).drawn == ["00000_2", "00000_3", "00000_4"]
+
+
+def test_tokens_per_second_are_by_the_slowest_of_several_processes(settings, capsys):
+    two = Processes(0, 2, gather=lambda value: [value, value and value + 100])
+    make(settings(num_images=1), two)
+    assert capsys.readouterr().out.endswith(" (1 new): tau 3.75, 0.2 tokens/s\n")
+
+
+def test_a_folder_that_evaluate_cannot_read_by_its_name_is_remarked(settings, tmp_path, capsys):
+    for name, told in (("out", 0), ("a,b", 1)):
+        make(settings(num_images=1, output_dir=str(tmp_path / name)))
+        assert capsys.readouterr().err.count(f"{name}: rename it for `evaluate`") == told
 
 
 def test_a_run_in_parts_equals_a_run_at_once(settings, names, tmp_path):
@@ -130,7 +143,8 @@ def test_finished_images_whose_seeds_would_be_others_are_refused(settings, tmp_p
 
     make_all("xy")
     kept = content(tmp_path / "out")
-    for names, other in (("zxy", "x_0"), ("yw", "y_0")):  # z would be the image of x again
+    # z would be the image of x again; of y alone nothing is missing
+    for names, other in (("zxy", "x_0"), ("yw", "y_0"), ("y", "y_0")):
         with pytest.raises(SettingsError, match=f"got image {other} of another seed, since an eq"):
             make_all(names)
         assert content(tmp_path / "out") == kept

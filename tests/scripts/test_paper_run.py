@@ -141,6 +141,10 @@ def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
     assert measured() and not measured()
     (out.parent / "hashes.json").write_text("{}")
     assert measured(), "the weights are others now"
+    (tmp_path / "git").write_text("#!/bin/sh\necho another tree\n")
+    (tmp_path / "git").chmod(0o755)
+    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    assert measured(**path) and not measured(**path), "the code is another one"
     failing = tmp_path / "failing"
     failing.write_text('#!/bin/sh\n[ "$2" != benchmark ]\n')
     failing.chmod(0o755)
@@ -159,7 +163,9 @@ def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp
     run = run_settings({"prompt": "a cat", "top_k": "5", "output_dir": f"{tmp_path}/out/T0/ar"})
     with RunFolder(run) as folder:
         folder.begin({})
+    (tmp_path / "jacobi.yaml").write_text("method: jacobi\nwindow: 4\n")
     for variables, said in (
+        ({"METHODS": f"jacobi {tmp_path}/jacobi.yaml"}, "METHODS: .*, got .*T1/jacobi twice. .*"),
         ({"IMAGES": "999"}, "--num_images: expected .*, got 999"),
         ({"IMAGES": "2"}, "--output_dir .*/T0/ar: .* other settings: .*"),
     ):
@@ -170,7 +176,7 @@ def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp
 
 def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     given = {"METHODS": "ar jacobi", "TEMPERATURES": "1", "DRAFTER": "none"}
-    found = commands("run.sh emu3 parti", tmp_path, given | {"FLAGS": "--prompt_file p.tsv"})
+    found = commands("run.sh emu3 parti", tmp_path, given | {"FLAGS": "--prompt-file p.tsv"})
     assert [words[0] for words in found] == [
         NEEDS, REFUSED, "benchmark", "generate_images", "generate_images", "evaluate"
     ]  # fmt: skip
@@ -212,6 +218,7 @@ def test_files_are_looked_at_before_prompts_are_fetched(tmp_path) -> None:
         ("run.sh nothing coco", "got nothing"),
         ("run.sh emu35 coco", r"got emu35\. Did you mean emu3_5.*\?"),
         ("run.sh tiny no.txt", "got no.txt, which is no file or empty"),
+        ("run.sh tiny MSCOCO2017.txt", "got MSCOCO2017.txt, which is no file or empty"),
     ],
 )
 def test_unknown_names_are_refused_with_a_line(words, ending) -> None:
@@ -258,6 +265,13 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, capsys) -> None:
     assert "image quality: computed: none" in said
 
 
+@pytest.mark.parametrize("words", ['--ref_dir "my images"', "--report_dir report"])
+def test_flags_of_evaluate_are_refused_as_the_script_uses_them(words) -> None:
+    """It splits them at blanks, and names the folder of the report itself."""
+    with pytest.raises(SettingsError):
+        paper_needs(flags=SHIPPED, methods="ar", evaluate=words)
+
+
 def test_metrics_that_are_chosen_and_real_images(tmp_path: Path, capsys) -> None:
     weights = tmp_path / "inception.pth"
     weights.write_bytes(b"")
@@ -301,14 +315,15 @@ def test_a_table_that_is_too_narrow_for_a_row_is_named(tmp_path) -> None:
         paper_needs(flags=flags, methods="ar lantern lantern_published")
 
 
-def test_hashes_tell_whether_a_drafter_was_trained_again(tmp_path) -> None:
+def test_hashes_tell_another_drafter_and_another_machine(tmp_path, monkeypatch) -> None:
     drafter, found = shutil.copytree(ROOT / "ckpts/tiny/drafter", tmp_path / "drafter"), []
-    for text in ("one", "one", "two"):
+    for text, cpu in (("one", "A"), ("one", "A"), ("two", "A"), ("two", "B")):
+        monkeypatch.setattr("support.devices.cpu_name", lambda cpu=cpu: cpu)
         (drafter / "training.json").write_text(text)
         hashes = tmp_path / "out" / "hashes.json"
-        paper_needs(flags=f"{SHIPPED} --drafter_path {drafter}", hashes=str(hashes))
+        paper_needs(flags=f"{SHIPPED} --device cpu --drafter_path {drafter}", hashes=str(hashes))
         found.append(hashes.read_text())
-    assert found[0] == found[1] != found[2]
+    assert found[0] == found[1] and len({*found}) == 3
 
 
 def test_rows_are_methods_or_recipes_of_the_paper() -> None:

@@ -197,7 +197,7 @@ def settings_of(path, **flags: str):
 
 
 def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path, capsys) -> None:
-    path = tmp_path / "tuned.yaml"
+    path = tmp_path / "my tuned.yaml"
     assert tune(output=path) == 0
     lines = capsys.readouterr().out.splitlines()
     head, *body = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
@@ -208,7 +208,7 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
     assert not list(tmp_path.glob("*.trials.jsonl"))
-    assert f"Use it: --config {path} --dtype fp64; in Python, " in lines[-1]
+    assert f"Use it: --config '{path}' --dtype fp64; in Python, " in lines[-1]
     settings = settings_of(path)
     assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
     assert "tuned under" not in capsys.readouterr().err
