@@ -124,14 +124,13 @@ def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
     """
     if scale not in (1, 2, 4, 8, 16, 32):
         refuse("scale", scale, "1, 2, 4, 8, 16 or 32")
+    if (Path(output) / "config.json").exists():  # its weights would stay beside these
+        refuse("output", output, "a folder without a checkpoint")
     write_checkpoint(Path(output), public_config(scale, layers))
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     """Write what `write` does for a config.json with Anole's vocabulary."""
-    for home in (folder, folder / "drafter"):  # an earlier whole file would be read, not the shards
-        for earlier in home.glob("model*.safetensors*"):
-            earlier.unlink()
     head_config = config | {"num_hidden_layers": 1, "bias": True}  # as jadohu/anole_drafter
     with torch.device("meta"):
         spec = decoder_spec(config)

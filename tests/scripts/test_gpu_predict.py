@@ -120,8 +120,6 @@ def test_a_random_checkpoint_is_anoles_in_small(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(random_checkpoint, "save_file", save)
     monkeypatch.setattr(random_checkpoint, "SHARD_BYTES", 20_000_000)
     folder = tmp_path / "random"
-    folder.mkdir()
-    (folder / "model.safetensors").touch()  # of an earlier, smaller one
     write(output=str(folder), scale=32, layers=1)
     assert len(sizes) > 2 and max(sizes) <= 20_000_000, "all at once are too much at full size"
     assert main.main(["inspect", "--model", "anole", "--model_path", str(folder)]) == 0
@@ -131,3 +129,5 @@ def test_a_random_checkpoint_is_anoles_in_small(tmp_path, monkeypatch) -> None:
     files = {path.name for path in folder.glob("*.safetensors")}
     assert files == set(index["weight_map"].values()) and len(files) == 2
     assert index["metadata"]["total_size"] == sum(sizes[-2:])
+    with pytest.raises(SettingsError, match="--output: expected a folder without a checkpoint"):
+        write(output=str(folder), scale=16, layers=1)
