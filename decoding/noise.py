@@ -19,7 +19,6 @@ from torch import Tensor
 
 from decoding.device import arange
 from decoding.seeds import hashed
-from decoding.seeds import image_seed as image_seed
 
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from stand_ins import empty_checkpoint
 
 from configs.schema import RunSettings
@@ -75,7 +76,7 @@ class FakeSession:
     """The part of a session that generation uses."""
 
     engine: FakeEngine
-    target = SimpleNamespace(pictured=True, length=fake_length)
+    target = SimpleNamespace(pictured=True, length=fake_length, device=torch.device("cpu"))
     target.picture = lambda codes, text, seed: fake_pixels(codes[None])[0]
 
     def open_engine(self) -> FakeEngine:

@@ -10,7 +10,7 @@ from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.images import FinishedImage, Job
-from decoding.noise import image_seed
+from decoding.seeds import image_seed
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy
 from runs.exactness import compare
 from runs.session import Session, open_session

@@ -18,6 +18,7 @@ from decoding import noise
 from decoding.images import Job
 from decoding.policies import static
 from decoding.sampling import SamplingDistribution
+from decoding.seeds import image_seed
 from models.base import Context
 from models.target import TargetModel
 from runs.methods import build_engine
@@ -59,7 +60,7 @@ def sampled(session) -> Sampled:
 
     def counts(method: MethodSettings, distribution: SamplingDistribution = LAW) -> Tensor:
         engine = build_engine(session.target, session.drafter, distribution, method, 500)
-        jobs = (Job(str(i), "", noise.image_seed(0, "law", sample=i)) for i in range(SEEDS))
+        jobs = (Job(str(i), "", image_seed(0, "law", sample=i)) for i in range(SEEDS))
         images = [image.codes[:TOKENS] for image in finished(engine, jobs).values()]
         return outcome_counts(torch.stack(images), CODES)
 

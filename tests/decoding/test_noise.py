@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from decoding import noise
-from decoding.noise import gumbel, image_seed, stream_key, uniform
-from decoding.seeds import hashed
+from decoding.noise import gumbel, stream_key, uniform
+from decoding.seeds import hashed, image_seed
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1

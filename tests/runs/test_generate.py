@@ -23,7 +23,7 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings
-from decoding.noise import image_seed
+from decoding.seeds import image_seed
 from runs.generate import generate_images
 from support.json_files import read_lines
 from support.processes import ALONE, Processes
