@@ -9,6 +9,7 @@ the same function is called.
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +18,12 @@ from torch import Tensor
 from decoding.round import Launch, RoundShape
 
 log = logging.getLogger(__name__)
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a GPU's own: torch's is one of the GPU that a process captured on first."""
+    return torch.cuda.Stream(device)
 
 
 class CudaGraphs(Launch):
@@ -70,9 +77,10 @@ class CudaGraphs(Launch):
     ) -> bool:
         """Capture a program, which computes nothing yet; returns whether that worked."""
         inputs, graph = inputs.clone(), torch.cuda.CUDAGraph()
+        stream = _capture_stream(inputs.device)
         self.on_capture(True)
         try:
-            with torch.cuda.graph(graph, pool=self.pool):
+            with torch.cuda.graph(graph, pool=self.pool, stream=stream):
                 outputs = program(inputs)
         except RuntimeError as error:
             # images stay the same without graphs, so a batch that runs overnight goes on

@@ -6,7 +6,9 @@ the rest of the image, and other images, as the engine does.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,3 +159,33 @@ def test_where_capture_fails_rounds_are_launched_and_images_are_the_same(session
     engine.runner = runner = Unable()
     assert codes(engine, JOBS[:3]) == codes(launched, JOBS[:3])
     assert runner.broken
+
+
+@pytest.fixture
+def captures(monkeypatch) -> list[SimpleNamespace]:
+    """What torch is asked to capture with, where no GPU is."""
+    seen: list[SimpleNamespace] = []
+
+    @contextmanager
+    def graph(graph, **given) -> Iterator[None]:
+        seen.append(SimpleNamespace(**given))
+        yield
+
+    made = {"Stream": lambda device: SimpleNamespace(device=device), "graph": graph}
+    made |= {"CUDAGraph": lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None)}
+    for name, value in made.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return seen
+
+
+def run_twice(graphs: CudaGraphs, device: str = "cpu") -> None:
+    """A program is captured in its second round."""
+    for _ in range(2):
+        graphs(RoundShape(1, 0, 0, 0, 0, 1, 8), torch.clone, torch.ones(1, device=device))
+
+
+def test_every_gpu_has_a_stream_of_its_own_to_capture_on(captures) -> None:
+    for device in ("cpu", "meta", "cpu"):
+        run_twice(CudaGraphs(), device)
+    first, other, again = (capture.stream for capture in captures)
+    assert (first.device.type, other.device.type) == ("cpu", "meta") and again is first
