@@ -7,6 +7,7 @@ the same function is called.
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -18,6 +19,9 @@ from torch import Tensor
 from decoding.round import Launch, RoundShape
 
 log = logging.getLogger(__name__)
+
+# One thread at a time: a capture begins by waiting for the whole GPU, which ends another one.
+_capturing = threading.Lock()
 
 
 @cache
@@ -80,7 +84,9 @@ class CudaGraphs(Launch):
         stream = _capture_stream(inputs.device)
         self.on_capture(True)
         try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=stream):
+            # "thread_local": others go on meanwhile, and allocate memory
+            given = {"pool": self.pool, "stream": stream, "capture_error_mode": "thread_local"}
+            with _capturing, torch.cuda.graph(graph, **given):
                 outputs = program(inputs)
         except RuntimeError as error:
             # images stay the same without graphs, so a batch that runs overnight goes on

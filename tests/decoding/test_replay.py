@@ -5,7 +5,10 @@ that they read and write, and knows no Python and no number of the host. Replaye
 the rest of the image, and other images, as the engine does.
 """
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -165,11 +168,15 @@ def test_where_capture_fails_rounds_are_launched_and_images_are_the_same(session
 def captures(monkeypatch) -> list[SimpleNamespace]:
     """What torch is asked to capture with, where no GPU is."""
     seen: list[SimpleNamespace] = []
+    inside = threading.Lock()
 
     @contextmanager
     def graph(graph, **given) -> Iterator[None]:
+        assert inside.acquire(blocking=False), "torch allows one capture at a time"
         seen.append(SimpleNamespace(**given))
+        time.sleep(0.01)
         yield
+        inside.release()
 
     made = {"Stream": lambda device: SimpleNamespace(device=device), "graph": graph}
     made |= {"CUDAGraph": lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None)}
@@ -189,3 +196,9 @@ def test_every_gpu_has_a_stream_of_its_own_to_capture_on(captures) -> None:
         run_twice(CudaGraphs(), device)
     first, other, again = (capture.stream for capture in captures)
     assert (first.device.type, other.device.type) == ("cpu", "meta") and again is first
+
+
+def test_threads_capture_one_after_the_other_and_go_on_meanwhile(captures) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(run_twice, [CudaGraphs() for _ in range(4)]))
+    assert [capture.capture_error_mode for capture in captures] == ["thread_local"] * 4
