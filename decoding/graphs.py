@@ -86,11 +86,13 @@ class CudaGraphs(Launch):
         try:
             # "thread_local": others go on meanwhile, and allocate memory
             given = {"pool": self.pool, "stream": stream, "capture_error_mode": "thread_local"}
-            with _capturing, torch.cuda.graph(graph, **given):
+            # where a capture cannot end, torch does not leave its stream
+            with _capturing, torch.cuda.stream(stream), torch.cuda.graph(graph, **given):
                 outputs = program(inputs)
         except RuntimeError as error:
             # images stay the same without graphs, so a batch that runs overnight goes on
             self.broken = True
+            self.forget()  # what is never replayed keeps no memory
             log.warning(
                 "CUDA graphs are off, rounds are launched kernel by kernel: %s. Please report this "
                 "line with the versions of torch and the driver.", str(error).splitlines()[0],

@@ -174,21 +174,32 @@ def captures(monkeypatch) -> list[SimpleNamespace]:
     def graph(graph, **given) -> Iterator[None]:
         assert inside.acquire(blocking=False), "torch allows one capture at a time"
         seen.append(SimpleNamespace(**given))
+        torch.cuda.current.append(given["stream"])
         time.sleep(0.01)
-        yield
+        yield  # what is raised here leaves the stream current, as in torch
+        torch.cuda.current.pop()
         inside.release()
 
+    @contextmanager
+    def stream(entered) -> Iterator[None]:
+        before = list(torch.cuda.current)
+        try:
+            yield
+        finally:
+            torch.cuda.current[:] = before
+
     made = {"Stream": lambda device: SimpleNamespace(device=device), "graph": graph}
+    made |= {"stream": stream, "current": []}
     made |= {"CUDAGraph": lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None)}
     for name, value in made.items():
-        monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch.cuda, name, value, raising=False)
     return seen
 
 
-def run_twice(graphs: CudaGraphs, device: str = "cpu") -> None:
+def run_twice(graphs: CudaGraphs, device: str = "cpu", program: Callable = torch.clone) -> None:
     """A program is captured in its second round."""
     for _ in range(2):
-        graphs(RoundShape(1, 0, 0, 0, 0, 1, 8), torch.clone, torch.ones(1, device=device))
+        graphs(RoundShape(1, 0, 0, 0, 0, 1, 8), program, torch.ones(1, device=device))
 
 
 def test_every_gpu_has_a_stream_of_its_own_to_capture_on(captures) -> None:
@@ -202,3 +213,16 @@ def test_threads_capture_one_after_the_other_and_go_on_meanwhile(captures) -> No
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(run_twice, [CudaGraphs() for _ in range(4)]))
     assert [capture.capture_error_mode for capture in captures] == ["thread_local"] * 4
+
+
+def test_a_failed_capture_leaves_its_stream_and_frees_the_graphs_before_it(captures) -> None:
+    def failing(inputs: Tensor) -> Tensor:
+        if torch.cuda.current:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return inputs
+
+    graphs = CudaGraphs()
+    run_twice(graphs)
+    assert graphs.graphs
+    run_twice(graphs, program=failing)
+    assert graphs.broken and not graphs.graphs and not torch.cuda.current
