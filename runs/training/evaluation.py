@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from configs.fields import mismatch, settings_dict, settings_fields
+from configs.methods import MethodSettings
 from configs.training import TrainSettings
 from decoding.noise import image_seed
 from decoding.sampling import SamplingDistribution
@@ -21,7 +22,7 @@ from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
 from models.target import TargetModel
 from runs.drawing import image_jobs
-from runs.measure import BASELINE, exceeds_tau, measure, waited
+from runs.measure import BASELINE, Measurement, exceeds_tau, measure, waited, warm_up
 from runs.methods import sampling_distribution
 from runs.prompts import numbered
 from runs.session import Session
@@ -133,10 +134,13 @@ class Evaluation:
         method = self.settings.evaluated
         run = replace(self.settings.plain, method=method, drafter_path=str(folder))
         session = Session(run, self.target, head)
-        compared = BASELINE, method
-        for settings in compared:
-            measure(session.open_engine(settings), jobs[:1])  # warm-up
-        plain, drafted = (measure(session.open_engine(settings), jobs) for settings in compared)
+
+        def measured(settings: MethodSettings) -> Measurement:
+            engine = session.open_engine(settings)
+            warm_up(engine, jobs)
+            return measure(engine, jobs)
+
+        plain, drafted = map(measured, (BASELINE, method))
         speedup = plain.seconds_per_image / drafted.seconds_per_image
         on_cpu = self.target.device.type == "cpu"
         doubts = exceeds_tau(speedup, drafted.tau), on_cpu and waited([drafted], [plain])
