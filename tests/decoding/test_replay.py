@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from configs.schema import AdtSettings, MethodSettings
 from decoding.graphs import CudaGraphs
+from decoding.images import Job
 from decoding.round import RoundShape
 from decoding.sampling import SamplingDistribution
 from runs.session import Session
@@ -136,6 +137,16 @@ def test_so_they_do_at_temperature_0_where_the_head_reads_hidden_states(method, 
 @pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=named)
 def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
     check(open_lumina(lumina_folder, "64"), method)
+
+
+def test_longer_prompts_are_captured_again_only_where_the_cache_grows(session) -> None:
+    engine, launched = (engine_of(session, METHODS[4], 1) for _ in range(2))
+    engine.runner, committed = Traces(), []
+    for words in (1, 2, 32, 33, 34):
+        jobs = [Job("0", "a " * words, words)]
+        assert codes(engine, jobs) == codes(launched, jobs)
+        committed.append({shape.committed for _, shape in engine.runner.traces})
+    assert committed == [{21}, {85}, {85}, {85}, {149}]
 
 
 def test_shapes_are_rounded_up_with_exact_depth_and_no_row_ends_where_none_are() -> None:
