@@ -76,7 +76,12 @@ class BenchmarkSettings(Settings, group="Benchmark"):
     run: RunSettings = part(RunSettings)
     methods: tuple[MethodSettings, ...] = ()
     repeats: int = setting("measurements per method; the table shows medians", 3, low=1, high=1000)
-    warmup: int = setting("images per method generated first and not counted", 1, low=0, high=1000)
+    warmup: int = setting(
+        "images per method generated first and not counted; 0, or at least a batch",
+        1,
+        low=0,
+        high=1000,
+    )
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
     sweep: Sweep | None = None
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.device import arange
-from models.base import Context, TransformerSpec
+from models.base import Context, ImageGrid, TransformerSpec
 from support.compiler import fused
 
 # Growing copies the cache and makes the engine forget all captured rounds, so it grows seldom.
@@ -30,6 +30,11 @@ class CacheShape:
     images: int
     guidance: int  # rows per image
     slots: int  # tokens per row
+
+
+def image_slots(prompt: int, grid: ImageGrid, nodes: int) -> int:
+    """Return the slots of an image, its prompt of so many tokens and its last tree."""
+    return prompt + grid.slots(grid.tokens) + grid.block(nodes)
 
 
 def attention_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:

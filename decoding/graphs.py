@@ -7,8 +7,10 @@ the same function is called.
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +19,15 @@ from torch import Tensor
 from decoding.round import Launch, RoundShape
 
 log = logging.getLogger(__name__)
+
+# One thread at a time: a capture begins by waiting for the whole GPU, which ends another one.
+_capturing = threading.Lock()
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a GPU's own: torch's is one of the GPU that a process captured on first."""
+    return torch.cuda.Stream(device)
 
 
 class CudaGraphs(Launch):
@@ -70,13 +81,18 @@ class CudaGraphs(Launch):
     ) -> bool:
         """Capture a program, which computes nothing yet; returns whether that worked."""
         inputs, graph = inputs.clone(), torch.cuda.CUDAGraph()
+        stream = _capture_stream(inputs.device)
         self.on_capture(True)
         try:
-            with torch.cuda.graph(graph, pool=self.pool):
+            # "thread_local": others go on meanwhile, and allocate memory
+            given = {"pool": self.pool, "stream": stream, "capture_error_mode": "thread_local"}
+            # where a capture cannot end, torch does not leave its stream
+            with _capturing, torch.cuda.stream(stream), torch.cuda.graph(graph, **given):
                 outputs = program(inputs)
         except RuntimeError as error:
             # images stay the same without graphs, so a batch that runs overnight goes on
             self.broken = True
+            self.forget()  # what is never replayed keeps no memory
             log.warning(
                 "CUDA graphs are off, rounds are launched kernel by kernel: %s. Please report this "
                 "line with the versions of torch and the driver.", str(error).splitlines()[0],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache
+from decoding.cache import CacheShape, KVCache, image_slots
 from decoding.device import to_host
 from decoding.drafter import Drafter
 from decoding.noise import NoiseShape, stream_key
@@ -204,7 +204,6 @@ class Images:
         shape = CacheShape(len(jobs), distribution.guidance, self._slots(longest))
         self.cache = KVCache(target.spec, shape, target.dtype, target.device)
         self.states: list[ImageState | None] = [None] * len(jobs)
-        self._make_room(longest)
         dtype = torch.promote_types(target.dtype, torch.float32)
         size = target.grid.tokens, target.vocab.size
         reach = 1 + self.largest.reach
@@ -213,21 +212,19 @@ class Images:
         self._last: _Prompt | None = None  # the prompt read last
 
     def _slots(self, length: int) -> int:
-        """Return the cache slots of an image with a prompt of this length, and of its last tree."""
-        grid = self.target.grid
-        return length + grid.slots(grid.tokens) + grid.block(self.largest.nodes)
+        """Return the cache slots of an image with a prompt of this length."""
+        return image_slots(length, self.target.grid, self.largest.nodes)
 
-    def _make_room(self, longest: int) -> None:
-        """Let the cache take prompts of so many tokens, and say how large a round may be then."""
-        self.longest = longest
-        self.cache.grow(self._slots(longest))
+    @property
+    def largest_round(self) -> RoundShape:
+        """What no round exceeds; it changes only with the memory that captured rounds read."""
         grid, tree = self.target.grid, self.largest
         depths = () if grid.row_end is None else tuple(range(tree.reach + 1))
-        self.largest_round = RoundShape(
+        return RoundShape(
             len(self.states),
             *tree,
             pending=grid.block(tree.reach),
-            committed=longest + grid.slots(grid.tokens),
+            committed=self.cache.slots - grid.block(tree.nodes),
             row_ends=len(depths) and tree.nodes + 1,
             end_depths=depths,
         )
@@ -272,8 +269,7 @@ class Images:
             return self._last
         rows = self.target.prompt(text, self.distribution.guidance)
         length = rows.ids.shape[1]
-        if length > self.longest:
-            self._make_room(length)
+        self.cache.grow(self._slots(length))
         context = self.cache.prefill(image, length, rows.starts, rows.origins)
         layers = () if self.speculation is None else self.speculation.drafter.reads
         hidden = self.target.read(rows, context, layers)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoding.cache import CacheShape, CacheView, KVCache
+from decoding.cache import CacheShape, CacheView, KVCache, image_slots
 from decoding.device import Stopwatch, arange, constant, identity
 from decoding.drafter import Draft
 from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
@@ -147,9 +147,9 @@ class EagleDrafter:
         if self.last is not None and self.last[0] is prompt:
             self.cache.begin_as(image, self.last[1], length)
             return
-        grid = self.target.grid
-        slots = length + 1 + grid.slots(grid.tokens) + self.codes.shape[1] + self.room
-        self.cache.grow(slots)
+        # as the target's cache does: a captured round sees all of its slots
+        slots = image_slots(length + 1, self.target.grid, self.largest.nodes)
+        self.cache.grow(slots + self.codes.shape[1] + self.room)
         # LlamaGen's drafters were trained to see the padding before a prompt
         hides = self.head.spec.hides_padding
         starts = prompt.starts if hides else torch.zeros_like(prompt.starts)

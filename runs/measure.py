@@ -77,6 +77,14 @@ def measure(
     )
 
 
+def warm_up(engine: Engine, jobs: list[Job], images: int = 1) -> None:
+    """Decode the first jobs, so many images at least, for what an engine does only once.
+
+    As many as it decodes together: for another number it allocates anew and captures rounds again.
+    """
+    measure(engine, jobs[: max(images, engine.max_images)])
+
+
 def joined(runs: Sequence[Measurement]) -> Measurement:
     """Return measurements over different prompts as one."""
     images = [image for run in runs for image in run.images]

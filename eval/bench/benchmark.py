@@ -25,7 +25,7 @@ from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
 from runs.drawing import check_lengths, image_jobs
 from runs.exactness import Comparison, compare
-from runs.measure import BASELINE, Measurement, joined, measure
+from runs.measure import BASELINE, Measurement, joined, measure, warm_up
 from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
@@ -61,12 +61,13 @@ class Bench:
     ) -> list[Row]:
         """Measure methods, which take turns image by image; returns a row per method.
 
-        methods: BASELINE among them. warmup: images per method decoded first and not counted.
+        methods: BASELINE among them. warmup: images per method decoded first and not counted, no
+        fewer than a batch.
         """
         progress.say("warming up")
         engines = {method: self.session.open_engine(method) for method in methods}
         for method in methods if warmup else ():
-            measure(engines[method], self.jobs[:warmup])
+            warm_up(engines[method], self.jobs, warmup)
         one_by_one = self.session.settings.batch_size == 1
         turns = [[job] for job in self.jobs] if one_by_one else [self.jobs]
         measured = {method: [[] for _ in range(repeats)] for method in methods}

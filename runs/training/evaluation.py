@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from configs.fields import mismatch, settings_dict, settings_fields
+from configs.methods import MethodSettings
 from configs.training import TrainSettings
 from decoding.sampling import SamplingDistribution
 from decoding.seeds import image_seed
@@ -24,7 +25,7 @@ from drafters.training.windows import pick, scored, windows_of
 from models.target import TargetModel
 from runs.drawing import image_jobs
 from runs.fusing import kernels_for
-from runs.measure import BASELINE, exceeds_tau, measure, waited
+from runs.measure import BASELINE, Measurement, exceeds_tau, measure, waited, warm_up
 from runs.methods import sampling_distribution
 from runs.prompts import numbered
 from runs.session import Session
@@ -138,10 +139,13 @@ class Evaluation:
         target = _with_own_layers(self.target)  # so that training's keep torch's kernels
         kernels_for(run)(target.transformer, head)
         session = Session(run, target, head)
-        compared = BASELINE, method
-        for settings in compared:
-            measure(session.open_engine(settings), jobs[:1])  # warm-up
-        plain, drafted = (measure(session.open_engine(settings), jobs) for settings in compared)
+
+        def measured(settings: MethodSettings) -> Measurement:
+            engine = session.open_engine(settings)
+            warm_up(engine, jobs)
+            return measure(engine, jobs)
+
+        plain, drafted = map(measured, (BASELINE, method))
         speedup = plain.seconds_per_image / drafted.seconds_per_image
         on_cpu = self.target.device.type == "cpu"
         doubts = exceeds_tau(speedup, drafted.tau), on_cpu and waited([drafted], [plain])

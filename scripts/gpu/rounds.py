@@ -87,18 +87,32 @@ def time_rounds(
 
     sizes = [int(size) for size in batches.split(",")]
     cells = {
-        f"{short(entry)}, batch {images}, --compile {mode}": partial(opened, mode, images, entry)
+        f"{short(entry)}, batch {images}, --compile {mode}": (
+            images, partial(opened, mode, images, entry)
+        )
         for (mode, entry), images in product(ways_of(where, methods), sizes)
         if mode == "auto" or images == sizes[0]
-    }
-    for name, cell in cells.items():
-        record.measure(name, partial(measure_rounds, cell, rounds, where))
+    }  # fmt: skip
+    for name, (images, cell) in cells.items():
+        figures = partial(measure_rounds, cell, rounds, where)
+        record.measure(name, partial(if_it_fits, figures) if images > min(sizes) else figures)
     # Backwards, since the model of the last --compile is still loaded and compiled.
-    for name, cell in reversed(cells.items()):
+    for name, (_, cell) in reversed(cells.items()):
         row = record.rows[name]
         if where.type == "cuda" and "ms_per_round" in row and "launches" not in row:
             record.add(name, partial(profile_rounds, cell, rounds, row["ms_per_round"]), row)
     record.finish("Rounds of a 7B target with random weights", COLUMNS)
+
+
+def if_it_fits(figures: Callable[[], Figures]) -> Figures:
+    """Return the figures; out of memory is a ValueError, by which a record skips the row."""
+    try:
+        return figures()
+    except RuntimeError as error:
+        # by its text: torch has no type for it where others filled the GPU before
+        if "out of memory" not in str(error):
+            raise
+        raise ValueError(str(error).splitlines()[0]) from error
 
 
 def held(method: MethodSettings, depth: float = 5) -> MethodSettings:

@@ -5,6 +5,7 @@
 In fp64 they are equal, in fp32 and bf16 up to near-ties.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from configs.command_line import listed_method
 from configs.methods import MethodSettings
+from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
 from runs.drawing import image_jobs
@@ -135,9 +137,18 @@ def compared(run: RunSettings, entry: str) -> Figures:
     return counts
 
 
-# Methods share a loaded model; one at a time, since it may take 14 GB.
-open_once = lru_cache(maxsize=1)(open_session)
-open_on_cpu = lru_cache(maxsize=1)(open_session)
+def opener() -> Callable[[EngineSettings], Session]:
+    """Return an `open_session` by which methods share a loaded model."""
+
+    @lru_cache(maxsize=1)
+    def opened(settings: EngineSettings) -> Session:
+        opened.cache_clear()  # before the next one is loaded, since each may take 14 GiB
+        return open_session(settings)
+
+    return opened
+
+
+open_once, open_on_cpu = opener(), opener()
 
 
 @lru_cache

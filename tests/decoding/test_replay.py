@@ -5,8 +5,13 @@ that they read and write, and knows no Python and no number of the host. Replaye
 the rest of the image, and other images, as the engine does.
 """
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from configs.schema import AdtSettings, MethodSettings
 from decoding.graphs import CudaGraphs
+from decoding.images import Job
 from decoding.round import RoundShape
 from decoding.sampling import SamplingDistribution
 from runs.session import Session
@@ -133,6 +139,16 @@ def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
     check(open_lumina(lumina_folder, "64"), method)
 
 
+def test_longer_prompts_are_captured_again_only_where_the_cache_grows(session) -> None:
+    engine, launched = (engine_of(session, METHODS[4], 1) for _ in range(2))
+    engine.runner, committed = Traces(), []
+    for words in (1, 2, 32, 33, 34):
+        jobs = [Job("0", "a " * words, words)]
+        assert codes(engine, jobs) == codes(launched, jobs)
+        committed.append({shape.committed for _, shape in engine.runner.traces})
+    assert committed == [{21}, {85}, {85}, {85}, {149}]
+
+
 def test_shapes_are_rounded_up_with_exact_depth_and_no_row_ends_where_none_are() -> None:
     largest = RoundShape(2, 5, 10, 58, 0, 12, 900, 59, (0, 1, 2, 3, 4, 5))
     small = RoundShape(2, 3, 4, 9, 0, 2, 40)
@@ -157,3 +173,67 @@ def test_where_capture_fails_rounds_are_launched_and_images_are_the_same(session
     engine.runner = runner = Unable()
     assert codes(engine, JOBS[:3]) == codes(launched, JOBS[:3])
     assert runner.broken
+
+
+@pytest.fixture
+def captures(monkeypatch) -> list[SimpleNamespace]:
+    """What torch is asked to capture with, where no GPU is."""
+    seen: list[SimpleNamespace] = []
+    inside = threading.Lock()
+
+    @contextmanager
+    def graph(graph, **given) -> Iterator[None]:
+        assert inside.acquire(blocking=False), "torch allows one capture at a time"
+        seen.append(SimpleNamespace(**given))
+        torch.cuda.current.append(given["stream"])
+        time.sleep(0.01)
+        yield  # what is raised here leaves the stream current, as in torch
+        torch.cuda.current.pop()
+        inside.release()
+
+    @contextmanager
+    def stream(entered) -> Iterator[None]:
+        before = list(torch.cuda.current)
+        try:
+            yield
+        finally:
+            torch.cuda.current[:] = before
+
+    made = {"Stream": lambda device: SimpleNamespace(device=device), "graph": graph}
+    made |= {"stream": stream, "current": []}
+    made |= {"CUDAGraph": lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None)}
+    for name, value in made.items():
+        monkeypatch.setattr(torch.cuda, name, value, raising=False)
+    return seen
+
+
+def run_twice(graphs: CudaGraphs, device: str = "cpu", program: Callable = torch.clone) -> None:
+    """A program is captured in its second round."""
+    for _ in range(2):
+        graphs(RoundShape(1, 0, 0, 0, 0, 1, 8), program, torch.ones(1, device=device))
+
+
+def test_every_gpu_has_a_stream_of_its_own_to_capture_on(captures) -> None:
+    for device in ("cpu", "meta", "cpu"):
+        run_twice(CudaGraphs(), device)
+    first, other, again = (capture.stream for capture in captures)
+    assert (first.device.type, other.device.type) == ("cpu", "meta") and again is first
+
+
+def test_threads_capture_one_after_the_other_and_go_on_meanwhile(captures) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(run_twice, [CudaGraphs() for _ in range(4)]))
+    assert [capture.capture_error_mode for capture in captures] == ["thread_local"] * 4
+
+
+def test_a_failed_capture_leaves_its_stream_and_frees_the_graphs_before_it(captures) -> None:
+    def failing(inputs: Tensor) -> Tensor:
+        if torch.cuda.current:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return inputs
+
+    graphs = CudaGraphs()
+    run_twice(graphs)
+    assert graphs.graphs
+    run_twice(graphs, program=failing)
+    assert graphs.broken and not graphs.graphs and not torch.cuda.current

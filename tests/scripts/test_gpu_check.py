@@ -2,8 +2,10 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from subprocess import CompletedProcess
+from weakref import ref
 
 import pytest
 import torch
@@ -125,6 +127,34 @@ def test_other_ways_are_timed_with_one_image(tmp_path, monkeypatch) -> None:
     rounds.time_rounds(**given)
     batches = [("auto", 1), ("auto", 8), ("off", 1)]
     assert names == [f"ar, batch {images}, --compile {mode}" for mode, images in batches]
+
+
+def test_one_model_is_loaded_at_a_time(monkeypatch) -> None:
+    alive = []
+
+    def load(settings: str) -> torch.nn.Module:
+        assert not any(model() for model in alive)
+        alive.append(ref(model := torch.nn.Identity()))
+        return model
+
+    monkeypatch.setattr(tokens, "open_session", load)
+    opened = tokens.opener()
+    assert [opened(mode) is opened(mode) for mode in ("auto", "off", "auto")] == [True] * 3
+
+
+@pytest.mark.parametrize(("batches", "fails"), [("1,8", False), ("8", True)])
+def test_only_batches_may_run_out_of_memory(batches, fails, tmp_path, monkeypatch, capsys) -> None:
+    def measure(opened, count, device) -> dict:
+        if opened.args[1] == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried")
+        return {"first_seconds": 1.0}
+
+    monkeypatch.setattr(rounds, "measure_rounds", measure)
+    given = {"output": str(tmp_path / "rounds.jsonl"), "model_path": "none", "device": "cpu"}
+    with pytest.raises(SystemExit) if fails else nullcontext():
+        rounds.time_rounds(**given, batches=batches, methods="ar")
+    kind = "error: OutOfMemoryError: " if fails else "skipped: "
+    assert f"- ar, batch 8, --compile auto: {kind}CUDA out of memory" in capsys.readouterr().out
 
 
 def test_a_fault_is_noted_and_tried_again(tmp_path, capsys) -> None:

@@ -13,7 +13,9 @@ import pytest
 from PIL import Image
 
 import main
+from decoding import engine as engine_module
 from decoding.engine import Engine
+from decoding.images import Images
 from eval.bench.benchmark import Bench
 from support.json_files import read_lines
 
@@ -88,6 +90,14 @@ def test_replayed_rounds_have_no_times_of_their_parts(
         assert row["seconds_per_image"] > 0 and list(row["ms_per_round"]) == ["round"]
         names = "ms_per_target_forward", "ms_per_draft_forward", "overhead_share", "draft_forwards"
         assert {row[name] for name in (*names, "levels")} == {None}
+
+
+def test_warming_up_leaves_what_a_batch_takes(checkpoint, monkeypatch) -> None:
+    opened = []
+    monkeypatch.setattr(engine_module, "Images", lambda *of: opened.append(of) or Images(*of))
+    words = "--methods=ar,jacobi", "--num_images=3", "--batch_size=2", "--repeats=1"
+    assert benchmark(checkpoint, *words) == 0
+    assert [len(jobs) for jobs, *_ in opened] == [2, 2], "once for each method"
 
 
 FILE = """base: adt
