@@ -16,7 +16,7 @@ from support.json_files import Line
 # contents, and the sampling distribution.
 _DISTRIBUTION = ("model", "model_path", "tokenizer_path", "text_encoder_path", "target_size",
                  "negative_prompt", "quantize", "temperature", "top_k", "top_p", "cfg")  # fmt: skip
-_MACHINE = ("dtype", "device", "vq_path")
+_MACHINE = ("dtype", "vq_path")
 # What run.json says of a command besides, in words.
 _COMMAND = {"hardware": "hardware", "versions": "versions", "processes": "number of processes"}
 
