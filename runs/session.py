@@ -24,7 +24,7 @@ from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from models.target import TargetModel
-from runs.fusing import kernels_for
+from runs.fusing import kernels_for, whose_kernels
 from runs.methods import build_engine, build_policy, sampling_distribution
 from support.devices import pick_device
 
@@ -108,6 +108,7 @@ class Session:
             "cpu": platform.processor() or platform.machine(),
             "threads": torch.get_num_threads(),
             "dtype": self.settings.dtype,
+            "kernels": whose_kernels(self.target.transformer),  # --compile auto may lack a compiler
             **({} if quantized is None else {"quantize": quantized}),
         }
 

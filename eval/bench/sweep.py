@@ -24,10 +24,11 @@ from support.durable import append_lines, new_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
 from support.progress import Progress, plural
-from support.provenance import revision, versions, with_hashes
+from support.provenance import differing, revision, versions, with_hashes
 
 # Settings that change times, though not images.
 _SHARED = ("batch_size", "cfg_mode", "device_map", "compile")
+_LATER = ("kernels",)  # entries of the hardware that rows of earlier versions lack
 
 LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
 
@@ -61,10 +62,14 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
     # wrong images are drawn again: the cause may be mended
-    measured = {row["id"]: row for row in mended_lines(path) if not row.get("wrong")}
+    hardware = bench.session.hardware()
+    measured = {
+        row["id"]: row
+        for row in mended_lines(path)
+        if not row.get("wrong") and not differing(row["conditions"]["hardware"], hardware)
+    }
     conditions = [_conditions(settings, bench, method) for method in settings.methods]
-    texts = [json.dumps(depends, sort_keys=True).encode() for depends in conditions]
-    keys = [sha256(text).hexdigest()[:16] for text in texts]  # the cells' ids in the file
+    keys = [*map(_key, conditions)]  # the cells' ids in the file
     images = 2 * len(bench.jobs) * settings.repeats  # of a cell, by ar and its method
     progress.total = images * len(keys)
     progress.done = images * sum(key in measured for key in keys)
@@ -104,6 +109,13 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
         "warmup": settings.warmup,
         "hardware": bench.session.hardware(),
     }
+
+
+def _key(conditions: Row) -> str:
+    """Return a hash of a cell's conditions, without what earlier versions did not write."""
+    hardware = {name: v for name, v in conditions["hardware"].items() if name not in _LATER}
+    text = json.dumps(conditions | {"hardware": hardware}, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def draw_speed(

@@ -1,6 +1,6 @@
 """How fast the runs are: seconds, forward passes and tokens per round, against a baseline."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +11,7 @@ from eval.report.run import Key, Run
 from runs.measure import exceeds_tau
 from runs.run_folder import tau
 from support.json_files import Line
+from support.provenance import differing
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
 # contents, and the sampling distribution.
@@ -60,11 +61,7 @@ def compared(run: Run, other: Run) -> Baseline:
     identities = run.manifest["identity"], other.manifest["identity"]
     doubts = _differences(_MACHINE, *identities)
     doubts += _differences(TIMED, run.settings, other.settings)
-    doubts += [
-        f"other {words} than {other.name}"
-        for name, words in _COMMAND.items()
-        if run.manifest.get(name) != other.manifest.get(name)
-    ]
+    doubts += [f"other {words} than {other.name}" for words in _apart(run.manifest, other.manifest)]
     if run is not other:
         doubts += [*_resumptions(run), *(f"baseline {text}" for text in _resumptions(other))]
     keys = tuple(key for key in other.by_image if key in run.by_image)
@@ -91,13 +88,26 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
 
 def _resumptions(run: Run) -> list[str]:
     """Return, in words, what differs between the commands that made a run's images."""
-    latest = run.manifest | {name: run.settings[name] for name in TIMED}
-    return [
-        f"resumed with other {_COMMAND.get(name, name)}"
-        for name in (*TIMED, *_COMMAND)
+    latest, earlier = run.manifest, run.manifest["earlier"]
+    words = [
+        name
+        for name in TIMED
         # commands of older folders lack settings
-        if any(one.get(name) not in (None, latest.get(name)) for one in run.manifest["earlier"])
+        if any(one.get(name) not in (None, run.settings[name]) for one in earlier)
     ]
+    words += [text for one in earlier for text in _apart(latest, one)]
+    return [f"resumed with other {text}" for text in dict.fromkeys(words)]
+
+
+def _apart(ours: Line, theirs: Line) -> Iterator[str]:
+    """Yield, in words, what two commands say differently of `_COMMAND`, as far as both say it."""
+    for name, words in _COMMAND.items():
+        one, other = ours.get(name), theirs.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            if names := differing(one, other):
+                yield f"{words} ({', '.join(names)})"
+        elif None not in (one, other) and one != other:
+            yield words
 
 
 def _differences(names: Iterable[str], ours: Line, theirs: Line) -> list[str]:

@@ -143,7 +143,7 @@ def test_an_interrupted_sweep_measures_no_cell_twice(sweep, tmp_path, monkeypatc
     assert sweep("--cells=1-2", "--seed=1") == 0 and len(seen) == 6  # another seed: other images
 
 
-def test_a_row_holds_what_was_measured_with_ar_and_wrong_images_are_measured_again(
+def test_a_row_holds_what_was_measured_with_ar_and_what_is_of_no_use_is_measured_again(
     sweep, tmp_path
 ) -> None:
     assert sweep("--cells=3-4") == 0
@@ -155,8 +155,14 @@ def test_a_row_holds_what_was_measured_with_ar_and_wrong_images_are_measured_aga
     assert ratio / 2 < row["speedup"] < ratio * 2 and row["speedup_low"] is None
     assert len(row["conditions"]["model_path"]) == 16  # of the weights, not a path
     path = tmp_path / "out" / "sweep.jsonl"
-    path.write_text(json.dumps(row | {"wrong": ["00000_0"]}) + "\n")
-    assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
+    depends, older = row["conditions"], dict(row["conditions"]["hardware"])
+    assert older.pop("kernels") in ("compiled", "torch")
+    useless = {"wrong": ["00000_0"]}, {"conditions": depends | {"hardware": {"kernels": "other"}}}
+    for change in useless:
+        path.write_text(json.dumps(row | change) + "\n")
+        assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
+    path.write_text(json.dumps(row | {"conditions": depends | {"hardware": older}}) + "\n")
+    assert sweep("--cells=3-4") == 0 and len(rows(tmp_path)) == 1  # of a version that did not say
 
 
 def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:

@@ -129,6 +129,12 @@ def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, m
     )
     two = replace(plain, manifest=plain.manifest | {"processes": 2})
     assert row_of(two, plain).warnings == ("other number of processes than plain",)
+    by_torch, compiled = (
+        replace(plain, manifest=plain.manifest | {"hardware": {"device": "cpu", "kernels": name}})
+        for name in ("torch", "compiled")
+    )
+    assert row_of(by_torch, compiled).warnings == ("other hardware (kernels) than plain",)
+    assert row_of(by_torch, plain).warnings == row_of(plain, by_torch).warnings == ()  # older
 
 
 @pytest.mark.parametrize(
@@ -142,8 +148,8 @@ def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, m
         ({"cfg_mode": "sequential"}, "cfg_mode"),
         ({"device_map": "auto"}, "device_map"),
         ({"processes": 2}, "number of processes"),
-        ({"hardware": {"device": "cuda"}}, "hardware"),
-        ({"versions": {"torch": "y"}}, "versions"),
+        ({"hardware": {"device": "cuda", "kernels": "torch"}}, "hardware (device)"),
+        ({"versions": {"torch": "y"}}, "versions (torch)"),
     ],
 )
 def test_a_run_resumed_under_other_conditions_is_marked(plain, adt, earlier, doubted) -> None:
