@@ -28,7 +28,7 @@ from support.provenance import differing, revision, versions, with_hashes
 
 # Settings that change times, though not images.
 _SHARED = ("batch_size", "cfg_mode", "device_map", "compile")
-_LATER = ("kernels",)  # entries of the hardware that rows of earlier versions lack
+_LATER = ("kernels", "processor")  # entries of the hardware that rows of earlier versions lack
 
 LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
 

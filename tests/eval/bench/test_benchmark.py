@@ -16,6 +16,7 @@ import main
 from decoding.engine import Engine
 from eval.bench.benchmark import Bench
 from support.json_files import read_lines
+from support.provenance import cpu_name
 
 METHODS = "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt"
 
@@ -156,7 +157,7 @@ def test_a_row_holds_what_was_measured_with_ar_and_what_is_of_no_use_is_measured
     assert len(row["conditions"]["model_path"]) == 16  # of the weights, not a path
     path = tmp_path / "out" / "sweep.jsonl"
     depends, older = row["conditions"], dict(row["conditions"]["hardware"])
-    assert older.pop("kernels") in ("compiled", "torch")
+    assert older.pop("kernels") in ("compiled", "torch") and older.pop("processor") == cpu_name()
     useless = {"wrong": ["00000_0"]}, {"conditions": depends | {"hardware": {"kernels": "other"}}}
     for change in useless:
         path.write_text(json.dumps(row | change) + "\n")
