@@ -46,7 +46,7 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     ordered = sorted(rows, key=lambda row: row["speedup"])
     dates = sorted({row["date"] for row in rows if "date" in row})
     print(heading(settings, bench.session.hardware(), dates))
-    print(table(ordered, len(bench.jobs)), end="", flush=True)
+    print(table(ordered, len(bench.jobs)) + _older(ordered), end="", flush=True)
     varied, others = (
         [row for row in rows if row["cell"] in cells] for cells in (sweep.varied, sweep.others)
     )
@@ -109,6 +109,19 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
         "warmup": settings.warmup,
         "hardware": bench.session.hardware(),
     }
+
+
+def _older(rows: Sequence[Row]) -> str:
+    """Return a remark per revision or versions, other than these, of cells measured earlier."""
+    here = {"revision": revision(), **versions()}
+    cells: dict[str, list[str]] = {}  # by what differs
+    for row in rows:
+        there = {"revision": row.get("revision"), **row.get("versions", {})}
+        names = [n for n in differing(there, here) if None not in (there[n], here[n])]
+        if names:
+            words = ", ".join(f"{name} {there[name]}, here {here[name]}" for name in names)
+            cells.setdefault(words, []).append(row["cell"])
+    return "".join(f"(!) {'; '.join(of)}: measured by {words}\n" for words, of in cells.items())
 
 
 def _key(conditions: Row) -> str:

@@ -19,7 +19,8 @@ _DISTRIBUTION = ("model", "model_path", "tokenizer_path", "text_encoder_path", "
                  "negative_prompt", "quantize", "temperature", "top_k", "top_p", "cfg")  # fmt: skip
 _MACHINE = ("dtype", "vq_path")
 # What run.json says of a command besides, in words.
-_COMMAND = {"hardware": "hardware", "versions": "versions", "processes": "number of processes"}
+_COMMAND = {"hardware": "hardware", "versions": "versions", "revision": "revision"}
+_COMMAND |= {"processes": "number of processes"}
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def test_an_interrupted_sweep_measures_no_cell_twice(sweep, tmp_path, monkeypatc
 
 
 def test_a_row_holds_what_was_measured_with_ar_and_what_is_of_no_use_is_measured_again(
-    sweep, tmp_path
+    sweep, tmp_path, capsys
 ) -> None:
     assert sweep("--cells=3-4") == 0
     (row,) = rows(tmp_path)
@@ -162,8 +162,12 @@ def test_a_row_holds_what_was_measured_with_ar_and_what_is_of_no_use_is_measured
     for change in useless:
         path.write_text(json.dumps(row | change) + "\n")
         assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
-    path.write_text(json.dumps(row | {"conditions": depends | {"hardware": older}}) + "\n")
+    other = {"conditions": depends | {"hardware": older}, "revision": "a"}
+    other |= {"versions": {"torch": "1"}}
+    path.write_text(json.dumps(row | other) + "\n")
     assert sweep("--cells=3-4") == 0 and len(rows(tmp_path)) == 1  # of a version that did not say
+    assert f"(!) {CELLS[3]}: measured by revision a, here " in (said := capsys.readouterr().out)
+    assert ", torch 1, here " in said
 
 
 def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:

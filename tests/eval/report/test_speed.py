@@ -150,11 +150,13 @@ def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, m
         ({"processes": 2}, "number of processes"),
         ({"hardware": {"device": "cuda", "kernels": "torch"}}, "hardware (device)"),
         ({"versions": {"torch": "y"}}, "versions (torch)"),
+        ({"revision": None}, None),  # without git
+        ({"revision": "a+changes"}, "revision"),
     ],
 )
 def test_a_run_resumed_under_other_conditions_is_marked(plain, adt, earlier, doubted) -> None:
     run = adt()
-    resumed = replace(run, manifest=run.manifest | {"earlier": [{}, earlier]})
+    resumed = replace(run, manifest=run.manifest | {"revision": "a", "earlier": [{}, earlier]})
     for run, baseline, words in ((resumed, plain, ""), (plain, resumed, "baseline ")):
         row = row_of(run, baseline)
         assert row.warnings == ((f"{words}resumed with other {doubted}",) if doubted else ())
