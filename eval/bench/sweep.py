@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from configs.benchmark import BenchmarkSettings
 from configs.methods import MethodSettings
 from eval.bench.benchmark import Bench, Row, refuse_wrong
-from eval.bench.table import heading, table
+from eval.bench.table import best_of, doubts, heading, table
 from runs.measure import BASELINE
-from support.durable import append_lines, new_file
+from support.durable import append_lines, new_file, replace_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
 from support.progress import Progress, plural
@@ -36,24 +36,29 @@ LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
 def run_sweep(settings: BenchmarkSettings) -> None:
     """Measure the cells that `<output_dir>/sweep.jsonl` lacks; draw and print all of them.
 
-    Prints a table, the best cell last, and one line of JSON.
+    Prints a table, the best cell last, and one line of JSON, in which `best` is null if no lossless
+    cell is faster than `ar` for certain.
     """
     cells = plural(len(settings.methods), "cell")
     with Progress(f"measuring {cells}, each next to ar; to {settings.output}") as progress:
         bench = Bench.open(settings)
         rows = measured_cells(settings, bench, progress)
     folder, sweep = Path(settings.output), settings.sweep
-    ordered = sorted(rows, key=lambda row: row["speedup"])
+    best = best_of(rows)
+    ordered = sorted(rows, key=lambda row: (row is best, row["speedup"]))
     dates = sorted({row["date"] for row in rows if "date" in row})
-    print(heading(settings, bench.session.hardware(), dates))
-    print(table(ordered, len(bench.jobs)) + _older(ordered), end="", flush=True)
+    text = heading(settings, bench.session.hardware(), dates) + "\n"
+    text += table(ordered, len(bench.jobs)) + _older(ordered)
+    print(text, end="", flush=True)
+    replace_file(folder / "table.md", text.encode())
     varied, others = (
         [row for row in rows if row["cell"] in cells] for cells in (sweep.varied, sweep.others)
     )
     picture = folder / "speed.png"
     draw_speed(varied, others, sweep.axes, picture)
-    best, files = ordered[-1], [str(folder / "sweep.jsonl"), str(picture)]
-    summary = {"best": best["cell"], "speedup": best["speedup"], "files": files}
+    files = [str(folder / name) for name in ("sweep.jsonl", "table.md", picture.name)]
+    summary = {name: best and best[of] for name, of in (("best", "cell"), ("speedup", "speedup"))}
+    summary |= {"files": files}
     print(json.dumps(summary), flush=True)
     refuse_wrong(rows)
 
@@ -61,12 +66,14 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress) -> list[Row]:
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
-    # wrong images are drawn again: the cause may be mended
+    # wrong images are drawn again, since the cause may be mended, and doubtful ones timed again
     hardware = bench.session.hardware()
     measured = {
         row["id"]: row
         for row in mended_lines(path)
-        if not row.get("wrong") and not differing(row["conditions"]["hardware"], hardware)
+        if not row.get("wrong")
+        and not doubts(row)
+        and not differing(row["conditions"]["hardware"], hardware)
     }
     conditions = [_conditions(settings, bench, method) for method in settings.methods]
     keys = [*map(_key, conditions)]  # the cells' ids in the file
@@ -137,7 +144,7 @@ def draw_speed(
     """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
 
     varied: the cells whose parameters, `axes`, the sweep varies: a point each, and a line joins the
-    best of each value. others: dashed lines, and squares in the last column.
+    best of each value, without doubtful ones. others: dashed lines, and squares in the last column.
     """
     axes = [name for name in axes if len({row[name] for row in varied}) > 1]
     figure = Figure(figsize=(2.8 * len(axes) + 3.6, 5))
@@ -146,7 +153,7 @@ def draw_speed(
         panel_row[0].set_ylabel(LABELS[figure_name])
         heights = [row[figure_name] for row in varied]
         for panel, name in zip(panel_row, axes, strict=False):
-            _points(panel, [str(row[name]) for row in varied], heights)
+            _points(panel, varied, name, figure_name)
         panel_row[-1].plot([row["mean_nodes"] for row in varied], heights, "o", color="tab:orange")
         for number, row in enumerate(others, 2):
             for panel in panel_row[:-1]:
@@ -163,10 +170,16 @@ def draw_speed(
         figure.savefig(file, format="png", dpi=110)
 
 
-def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> None:
-    """Draw heights by value, in the order of the sweep's file; a line joins the best of each."""
-    order = list(dict.fromkeys(values))
-    best = [max(h for v, h in zip(values, heights, strict=True) if v == value) for value in order]
-    panel.plot([order.index(value) for value in values], heights, "o", alpha=0.35, color="tab:blue")
-    panel.plot(range(len(order)), best, "-", color="tab:blue")
+def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:
+    """Draw a figure by an axis' values, in the order of the file; a line joins the best of each."""
+    order = list(dict.fromkeys(str(row[name]) for row in rows))
+    places = [order.index(str(row[name])) for row in rows]
+    panel.plot(places, [row[figure] for row in rows], "o", alpha=0.35, color="tab:blue")
+    sure = [(place, row) for place, row in zip(places, rows, strict=True) if not doubts(row)]
+    # relaxed cells are joined among themselves
+    joined = [pair for pair in sure if pair[1]["lossless"]] or sure
+    best: dict[int, float] = {}
+    for place, row in sorted(joined, key=lambda pair: (pair[0], pair[1][figure])):
+        best[place] = row[figure]
+    panel.plot(list(best), list(best.values()), "-", color="tab:blue")
     panel.set_xticks(range(len(order)), order)
