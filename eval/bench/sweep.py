@@ -20,7 +20,7 @@ from configs.methods import MethodSettings
 from eval.bench.benchmark import Bench, Row, refuse_wrong
 from eval.bench.table import best_of, doubts, heading, table
 from runs.measure import BASELINE
-from support.durable import append_lines, new_file, replace_file
+from support.durable import append_lines, claim, make_writable, new_file, replace_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
 from support.progress import Progress, plural
@@ -39,11 +39,17 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     Prints a table, the best cell last, and one line of JSON, in which `best` is null if no lossless
     cell is faster than `ar` for certain.
     """
-    cells = plural(len(settings.methods), "cell")
+    folder = Path(settings.output)
+    make_writable("output_dir", folder)
+    with claim(f"--output_dir {folder}", folder / "sweep.jsonl"):
+        _run(settings, folder)
+
+
+def _run(settings: BenchmarkSettings, folder: Path) -> None:
+    cells, sweep = plural(len(settings.methods), "cell"), settings.sweep
     with Progress(f"measuring {cells}, each next to ar; to {settings.output}") as progress:
         bench = Bench.open(settings)
         rows = measured_cells(settings, bench, progress)
-    folder, sweep = Path(settings.output), settings.sweep
     best = best_of(rows)
     ordered = sorted(rows, key=lambda row: (row is best, row["speedup"]))
     dates = sorted({row["date"] for row in rows if "date" in row})

@@ -15,6 +15,7 @@ from PIL import Image
 import main
 from decoding.engine import Engine
 from eval.bench.benchmark import Bench
+from support.durable import claim
 from support.json_files import read_lines
 from support.provenance import cpu_name
 
@@ -186,3 +187,15 @@ def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:
     assert sweep() == 2
     words = "sweep.jsonl, line 1: expected lines that this program wrote, got 'hello'"
     assert words in capsys.readouterr().err
+
+
+def test_one_process_at_a_time_measures(sweep, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "out").mkdir()
+    with claim("", tmp_path / "out" / "sweep.jsonl"):
+        assert sweep() == 2
+    assert "expected one process at a time, got another process at work" in capsys.readouterr().err
+    launch = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    assert sweep() == 2
+    assert "expected one process, got 2 processes" in capsys.readouterr().err
