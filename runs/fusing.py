@@ -14,9 +14,10 @@ from models.fused import run_fused
 from models.linear import pack_weights
 from models.native import NoKernels, kernels
 from models.probe import faster
-from models.transformer import Blocks
+from models.transformer import BY_TORCH, Blocks
 from support.compiler import missing_compiler
 from support.devices import pick_device
+from support.output import remark
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     except NoKernels as error:
         if settings.compile == "on":
             raise _uncompiled("on", error) from error
+        remark(f"layers run by torch's kernels, which are slower: {error}")
         return _run_by_torch
     # else where these are faster here for a network's type and width
     return fuse if settings.compile == "on" else lambda *networks: fuse(*filter(faster, networks))
@@ -87,3 +89,12 @@ def fuse(*networks: nn.Module) -> None:
         for blocks in network.modules():
             if isinstance(blocks, Blocks):
                 blocks.run = run_fused
+
+
+def whose_kernels(network: nn.Module) -> str:
+    """Return whose kernels run a network's layers: "compiled" ones, "triton"'s or "torch"'s."""
+    found = [module for module in network.modules() if isinstance(module, Blocks)]
+    if any(blocks.run is run_fused for blocks in found):
+        return "compiled"
+    steps = [block.steps for blocks in found for block in blocks.blocks]
+    return "torch" if all(one is BY_TORCH for one in steps) else "triton"

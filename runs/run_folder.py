@@ -251,6 +251,8 @@ class RunFolder:
         if self.settings.method.window is None:  # trees of all methods but jacobi had one, too
             there["--window"] = now["--window"]
         there["--calibration"] = now["--calibration"]  # it is gone, and changed no lossless token
+        # A part of the identity, which names folders; it may round differently, as --compile may.
+        there["--device"] = now["--device"]
         if changes := differences(there, now):
             allowed = "the same settings, --overwrite or another folder"
             raise self._error(f"a run with other settings: {first_of(changes)}", allowed)

@@ -24,9 +24,10 @@ from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from models.target import TargetModel
-from runs.fusing import kernels_for
+from runs.fusing import kernels_for, whose_kernels
 from runs.methods import build_engine, build_policy, sampling_distribution
 from support.devices import pick_device
+from support.provenance import cpu_name
 
 MOST_CODES = 2**17  # of any model: how many are here is known once the target is loaded
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
@@ -105,9 +106,11 @@ class Session:
         return {
             "device": str(device),
             "gpu": gpu,
-            "cpu": platform.processor() or platform.machine(),
+            "cpu": platform.processor() or platform.machine(),  # on Linux its architecture
+            "processor": cpu_name(),
             "threads": torch.get_num_threads(),
             "dtype": self.settings.dtype,
+            "kernels": whose_kernels(self.target.transformer),  # --compile auto may lack a compiler
             **({} if quantized is None else {"quantize": quantized}),
         }
 

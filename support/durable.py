@@ -35,6 +35,14 @@ def lock(path: Path) -> IO[bytes]:
     return file
 
 
+def claim(source: str, path: Path) -> IO[bytes]:
+    """Return the lock beside a file that one process at a time may write; else a SettingsError."""
+    try:
+        return lock(path.with_name(f".{path.name}.lock"))
+    except BlockingIOError as error:
+        raise mismatch(source, "another process at work on it", "one process at a time") from error
+
+
 def make_writable(flag: str, folder: Path) -> None:
     """Make a folder and try to write in it; a SettingsError of the flag says why that fails.
 

@@ -71,6 +71,12 @@ def read_launch() -> Processes:
     return Processes(rank, count, local_rank)
 
 
+def refuse_several(command: str) -> None:
+    """Raise a SettingsError if a launcher started several processes of a command that is one."""
+    if (count := read_launch().count) > 1:
+        raise mismatch(command, f"{count} processes", "one process", "Start it without torchrun.")
+
+
 def _number(name: str, least: int = 0) -> int:
     """Return a variable of the environment, by default the least; a SettingsError if it is less."""
     text = os.environ.get(name, str(least))

@@ -28,6 +28,14 @@ def versions() -> dict[str, str | None]:
     return numbers
 
 
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Return the names under which two commands' hardware or versions say different things.
+
+    Earlier commands said less: what only one of them says is unknown.
+    """
+    return [name for name, value in ours.items() if value != theirs.get(name, value)]
+
+
 def version_line() -> str:
     """Return one line for bug reports: versions of program, torch and Python, and the revision."""
     # from the checkout: it runs from there, installed or not

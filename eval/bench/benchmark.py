@@ -31,6 +31,7 @@ from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from support.border import Failure
 from support.durable import make_writable, replace_file
+from support.processes import refuse_several
 from support.progress import Progress, plural
 from support.provenance import cpu_name, versions
 
@@ -47,6 +48,7 @@ class Bench:
     @staticmethod
     def open(settings: BenchmarkSettings) -> "Bench":
         """Load what the methods need; a SettingsError if a flag cannot be used."""
+        refuse_several("this command")
         items = prompt_items(settings.run)
         jobs = image_jobs(items, settings.run.seed)
         if settings.output:

@@ -18,16 +18,17 @@ from matplotlib.figure import Figure
 from configs.benchmark import BenchmarkSettings
 from configs.methods import MethodSettings
 from eval.bench.benchmark import Bench, Row, refuse_wrong
-from eval.bench.table import heading, table
+from eval.bench.table import best_of, doubts, heading, table
 from runs.measure import BASELINE
-from support.durable import append_lines, new_file
+from support.durable import append_lines, claim, make_writable, new_file, replace_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
 from support.progress import Progress, plural
-from support.provenance import revision, versions, with_hashes
+from support.provenance import differing, revision, versions, with_hashes
 
 # Settings that change times, though not images.
 _SHARED = ("batch_size", "cfg_mode", "device_map", "compile")
+_LATER = ("kernels", "processor")  # entries of the hardware that rows of earlier versions lack
 
 LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
 
@@ -35,24 +36,35 @@ LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
 def run_sweep(settings: BenchmarkSettings) -> None:
     """Measure the cells that `<output_dir>/sweep.jsonl` lacks; draw and print all of them.
 
-    Prints a table, the best cell last, and one line of JSON.
+    Prints a table, the best cell last, and one line of JSON, in which `best` is null if no lossless
+    cell is faster than `ar` for certain.
     """
-    cells = plural(len(settings.methods), "cell")
+    folder = Path(settings.output)
+    make_writable("output_dir", folder)
+    with claim(f"--output_dir {folder}", folder / "sweep.jsonl"):
+        _run(settings, folder)
+
+
+def _run(settings: BenchmarkSettings, folder: Path) -> None:
+    cells, sweep = plural(len(settings.methods), "cell"), settings.sweep
     with Progress(f"measuring {cells}, each next to ar; to {settings.output}") as progress:
         bench = Bench.open(settings)
         rows = measured_cells(settings, bench, progress)
-    folder, sweep = Path(settings.output), settings.sweep
-    ordered = sorted(rows, key=lambda row: row["speedup"])
+    best = best_of(rows)
+    ordered = sorted(rows, key=lambda row: (row is best, row["speedup"]))
     dates = sorted({row["date"] for row in rows if "date" in row})
-    print(heading(settings, bench.session.hardware(), dates))
-    print(table(ordered, len(bench.jobs)), end="", flush=True)
+    text = heading(settings, bench.session.hardware(), dates) + "\n"
+    text += table(ordered, len(bench.jobs)) + _older(ordered)
+    print(text, end="", flush=True)
+    replace_file(folder / "table.md", text.encode())
     varied, others = (
         [row for row in rows if row["cell"] in cells] for cells in (sweep.varied, sweep.others)
     )
     picture = folder / "speed.png"
     draw_speed(varied, others, sweep.axes, picture)
-    best, files = ordered[-1], [str(folder / "sweep.jsonl"), str(picture)]
-    summary = {"best": best["cell"], "speedup": best["speedup"], "files": files}
+    files = [str(folder / name) for name in ("sweep.jsonl", "table.md", picture.name)]
+    summary = {name: best and best[of] for name, of in (("best", "cell"), ("speedup", "speedup"))}
+    summary |= {"files": files}
     print(json.dumps(summary), flush=True)
     refuse_wrong(rows)
 
@@ -60,11 +72,17 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress) -> list[Row]:
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
-    # wrong images are drawn again: the cause may be mended
-    measured = {row["id"]: row for row in mended_lines(path) if not row.get("wrong")}
+    # wrong images are drawn again, since the cause may be mended, and doubtful ones timed again
+    hardware = bench.session.hardware()
+    measured = {
+        row["id"]: row
+        for row in mended_lines(path)
+        if not row.get("wrong")
+        and not doubts(row)
+        and not differing(row["conditions"]["hardware"], hardware)
+    }
     conditions = [_conditions(settings, bench, method) for method in settings.methods]
-    texts = [json.dumps(depends, sort_keys=True).encode() for depends in conditions]
-    keys = [sha256(text).hexdigest()[:16] for text in texts]  # the cells' ids in the file
+    keys = [*map(_key, conditions)]  # the cells' ids in the file
     images = 2 * len(bench.jobs) * settings.repeats  # of a cell, by ar and its method
     progress.total = images * len(keys)
     progress.done = images * sum(key in measured for key in keys)
@@ -106,13 +124,33 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
     }
 
 
+def _older(rows: Sequence[Row]) -> str:
+    """Return a remark per revision or versions, other than these, of cells measured earlier."""
+    here = {"revision": revision(), **versions()}
+    cells: dict[str, list[str]] = {}  # by what differs
+    for row in rows:
+        there = {"revision": row.get("revision"), **row.get("versions", {})}
+        names = [n for n in differing(there, here) if None not in (there[n], here[n])]
+        if names:
+            words = ", ".join(f"{name} {there[name]}, here {here[name]}" for name in names)
+            cells.setdefault(words, []).append(row["cell"])
+    return "".join(f"(!) {'; '.join(of)}: measured by {words}\n" for words, of in cells.items())
+
+
+def _key(conditions: Row) -> str:
+    """Return a hash of a cell's conditions, without what earlier versions did not write."""
+    hardware = {name: v for name, v in conditions["hardware"].items() if name not in _LATER}
+    text = json.dumps(conditions | {"hardware": hardware}, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
 def draw_speed(
     varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], output: Path
 ) -> None:
     """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
 
     varied: the cells whose parameters, `axes`, the sweep varies: a point each, and a line joins the
-    best of each value. others: dashed lines, and squares in the last column.
+    best of each value, without doubtful ones. others: dashed lines, and squares in the last column.
     """
     axes = [name for name in axes if len({row[name] for row in varied}) > 1]
     figure = Figure(figsize=(2.8 * len(axes) + 3.6, 5))
@@ -121,7 +159,7 @@ def draw_speed(
         panel_row[0].set_ylabel(LABELS[figure_name])
         heights = [row[figure_name] for row in varied]
         for panel, name in zip(panel_row, axes, strict=False):
-            _points(panel, [str(row[name]) for row in varied], heights)
+            _points(panel, varied, name, figure_name)
         panel_row[-1].plot([row["mean_nodes"] for row in varied], heights, "o", color="tab:orange")
         for number, row in enumerate(others, 2):
             for panel in panel_row[:-1]:
@@ -138,10 +176,16 @@ def draw_speed(
         figure.savefig(file, format="png", dpi=110)
 
 
-def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> None:
-    """Draw heights by value, in the order of the sweep's file; a line joins the best of each."""
-    order = list(dict.fromkeys(values))
-    best = [max(h for v, h in zip(values, heights, strict=True) if v == value) for value in order]
-    panel.plot([order.index(value) for value in values], heights, "o", alpha=0.35, color="tab:blue")
-    panel.plot(range(len(order)), best, "-", color="tab:blue")
+def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:
+    """Draw a figure by an axis' values, in the order of the file; a line joins the best of each."""
+    order = list(dict.fromkeys(str(row[name]) for row in rows))
+    places = [order.index(str(row[name])) for row in rows]
+    panel.plot(places, [row[figure] for row in rows], "o", alpha=0.35, color="tab:blue")
+    sure = [(place, row) for place, row in zip(places, rows, strict=True) if not doubts(row)]
+    # relaxed cells are joined among themselves
+    joined = [pair for pair in sure if pair[1]["lossless"]] or sure
+    best: dict[int, float] = {}
+    for place, row in sorted(joined, key=lambda pair: (pair[0], pair[1][figure])):
+        best[place] = row[figure]
+    panel.plot(list(best), list(best.values()), "-", color="tab:blue")
     panel.set_xticks(range(len(order)), order)

@@ -38,7 +38,7 @@ def table(rows: Sequence[Row], images: int) -> str:
     A doubtful speed-up is marked with (!). The fastest lossless one that nothing speaks against is
     bold.
     """
-    best = _best(rows)
+    best = best_of(rows)
     return Table.of([_cells(row, images, best) for row in rows]).markdown() + remarks(rows)
 
 
@@ -74,7 +74,7 @@ def method_words(row: Row) -> str:
     return ", ".join(words)
 
 
-def _best(rows: Sequence[Row]) -> Row | None:
+def best_of(rows: Sequence[Row]) -> Row | None:
     """Return the fastest lossless row whose speed-up is certain; None where there is none."""
     certain = [
         row

@@ -38,7 +38,7 @@ from runs.prompts import prompt_items
 from runs.recall_fit import fit_numbers
 from runs.session import Session
 from runs.tuned import conditions, flags_beside, recipe_text, tuned_place
-from support.durable import append_lines, make_writable, replace_file
+from support.durable import append_lines, claim, make_writable, replace_file
 from support.json_files import mended_lines
 from support.output import remark
 from support.progress import Progress, plural
@@ -69,6 +69,11 @@ def run_tune(settings: TuneSettings) -> None:
     """Measure, print the table and where the time goes, and write the recipe of the fastest."""
     output = Path(settings.output) if settings.output else tuned_place(settings.run.model_path)
     make_writable("output", output.parent)
+    with claim(f"--output {output}", output):
+        _tune(settings, output)
+
+
+def _tune(settings: TuneSettings, output: Path) -> None:
     tries, minutes = plural(len(settings.tried), "method"), f"{settings.minutes:g} minutes"
     with Progress(f"trying {tries} for at most {minutes}; to {output}") as progress:
         bench = Bench.open(settings.bench)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from configs.evaluation import EvaluateSettings
-from configs.fields import mismatch, refuse, settings_dict
+from configs.fields import refuse, settings_dict
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import Estimate, paired_difference
 from eval.metrics.registry import METRICS, build_metric
@@ -19,7 +19,7 @@ from eval.report.tables import metric_table, sources_table, speed_table
 from scenes.painting import rendered_scenes
 from support.devices import pick_device
 from support.durable import encode_json, make_writable, replace_file
-from support.processes import read_launch
+from support.processes import refuse_several
 from support.progress import announce, plural
 from support.provenance import revision, versions
 from support.tables import Table
@@ -36,10 +36,7 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     stderr and in the files. A SettingsError, before anything is computed, if a folder cannot be
     read or written.
     """
-    if (count := read_launch().count) > 1:
-        raise mismatch(
-            "evaluate", f"{count} processes", "one process", "Start it without torchrun."
-        )
+    refuse_several("evaluate")
     folder = Path(settings.report_dir or runs[0].folder / "evaluation")
     make_writable("report_dir", folder)
     make_writable("cache_dir", Path(settings.cache_dir))

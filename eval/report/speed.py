@@ -1,6 +1,6 @@
 """How fast the runs are: seconds, forward passes and tokens per round, against a baseline."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -11,14 +11,16 @@ from eval.report.run import Key, Run
 from runs.measure import exceeds_tau
 from runs.run_folder import tau
 from support.json_files import Line
+from support.provenance import differing
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
 # contents, and the sampling distribution.
 _DISTRIBUTION = ("model", "model_path", "tokenizer_path", "text_encoder_path", "target_size",
                  "negative_prompt", "quantize", "temperature", "top_k", "top_p", "cfg")  # fmt: skip
-_MACHINE = ("dtype", "device", "vq_path")
+_MACHINE = ("dtype", "vq_path")
 # What run.json says of a command besides, in words.
-_COMMAND = {"hardware": "hardware", "versions": "versions", "processes": "number of processes"}
+_COMMAND = {"hardware": "hardware", "versions": "versions", "revision": "revision"}
+_COMMAND |= {"processes": "number of processes"}
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,7 @@ def compared(run: Run, other: Run) -> Baseline:
     identities = run.manifest["identity"], other.manifest["identity"]
     doubts = _differences(_MACHINE, *identities)
     doubts += _differences(TIMED, run.settings, other.settings)
-    doubts += [
-        f"other {words} than {other.name}"
-        for name, words in _COMMAND.items()
-        if run.manifest.get(name) != other.manifest.get(name)
-    ]
+    doubts += [f"other {words} than {other.name}" for words in _apart(run.manifest, other.manifest)]
     if run is not other:
         doubts += [*_resumptions(run), *(f"baseline {text}" for text in _resumptions(other))]
     keys = tuple(key for key in other.by_image if key in run.by_image)
@@ -91,13 +89,26 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
 
 def _resumptions(run: Run) -> list[str]:
     """Return, in words, what differs between the commands that made a run's images."""
-    latest = run.manifest | {name: run.settings[name] for name in TIMED}
-    return [
-        f"resumed with other {_COMMAND.get(name, name)}"
-        for name in (*TIMED, *_COMMAND)
+    latest, earlier = run.manifest, run.manifest["earlier"]
+    words = [
+        name
+        for name in TIMED
         # commands of older folders lack settings
-        if any(one.get(name) not in (None, latest.get(name)) for one in run.manifest["earlier"])
+        if any(one.get(name) not in (None, run.settings[name]) for one in earlier)
     ]
+    words += [text for one in earlier for text in _apart(latest, one)]
+    return [f"resumed with other {text}" for text in dict.fromkeys(words)]
+
+
+def _apart(ours: Line, theirs: Line) -> Iterator[str]:
+    """Yield, in words, what two commands say differently of `_COMMAND`, as far as both say it."""
+    for name, words in _COMMAND.items():
+        one, other = ours.get(name), theirs.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            if names := differing(one, other):
+                yield f"{words} ({', '.join(names)})"
+        elif None not in (one, other) and one != other:
+            yield words
 
 
 def _differences(names: Iterable[str], ours: Line, theirs: Line) -> list[str]:
@@ -192,6 +203,9 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
     plain = other.settings["method"] == "ar" and other is not run
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
     warnings = [*baseline.doubts, noise]
+    if len(pairs) < len(run.by_image):
+        count = f"{len(pairs)} of {len(run.by_image)} images"
+        warnings.append(f"compared with {other.name} on {count}; its other figures are of all")
     # In bf16 single images differ wherever rounding changes a choice (docs/exactness.md).
     expected = run.same_tokens and other.same_tokens and run.settings["dtype"] != "bf16"
     if expected and identical < len(pairs):

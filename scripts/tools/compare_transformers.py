@@ -129,7 +129,7 @@ def compare(
             "same tokens": f"{same}/{len(jobs)}",
         })  # fmt: skip
     hardware = session.hardware()
-    print(f"{hardware['gpu'] or hardware['cpu']}, {hardware['threads']} threads, {dtype}")
+    print(f"{hardware['gpu'] or hardware['processor']}, {hardware['threads']} threads, {dtype}")
     print(Table.of(rows).markdown(), end="")
 
 

@@ -26,10 +26,11 @@ from models.base import TransformerSpec
 from models.fused import run_fused
 from models.transformer import BY_TORCH, Transformer, run_by_torch
 from runs.check.loaded import FirstRows
-from runs.fusing import fuse, kernels_for, use_triton
+from runs.fusing import fuse, kernels_for, use_triton, whose_kernels
 from runs.methods import build_engine
 from runs.session import Session, open_session
 from support.compiler import compiling, fused, missing_compiler
+from support.output import remark
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
 METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "recall", "eagle_recall", "block"]
@@ -99,14 +100,16 @@ def test_the_shipped_model_does_so_too(dtype) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("speedup", [0.5, 2.0])
-def test_kernels_run_where_they_are_faster_unless_they_are_off(
+def test_whose_kernels_where_they_are_faster_unless_they_are_off(
     speedup, checkpoint, monkeypatch
 ) -> None:
     monkeypatch.setattr("models.probe.gains", lambda dtype, stored: {256: speedup, 1024: speedup})
     settings = small_settings(checkpoint)
     assert settings.compile is None
     runs = run_fused if speedup > 1 else run_by_torch
-    assert open_session(settings).target.transformer.blocks.run is runs
+    session = open_session(settings)
+    assert session.target.transformer.blocks.run is runs
+    assert session.hardware()["kernels"] == ("compiled" if speedup > 1 else "torch")
     plain = replace(settings, method=MethodSettings("jacobi"), drafter_path=None)
     assert open_session(plain).with_settings(settings).drafter.blocks.run is runs
     forced = replace(settings, compile="on")
@@ -133,6 +136,7 @@ def test_on_a_gpu_steps_run_by_triton_where_they_can(
     half, single = network().to(kernels.TYPE), network()
     kernels_for(replace(small_settings(checkpoint), **settings))(half, single)
     assert [type(block.steps).__name__ for block in half.blocks.blocks] == [steps] * 2
+    assert whose_kernels(half) == ("torch" if steps == "Steps" else "triton")
     assert [block.steps for block in single.blocks.blocks] == [BY_TORCH] * 2  # fp32 is torch's
 
 
@@ -166,7 +170,10 @@ def test_without_a_compiler_torch_runs(name, folder, tmp_path, monkeypatch, caps
     try:
         told = refused(capsys, folder, "--device=cpu", "--method=ar", "--compile=on")
         assert f"--compile: expected off or auto, got 'on'. Here {NO_COMPILER[name]}" in told
-        assert generated(capsys, folder, "--device=cpu", "--method=ar")[0] == 0
+        remark.cache_clear()
+        code, said = generated(capsys, folder, "--device=cpu", "--method=ar")
+        why = f"note: layers run by torch's kernels, which are slower: {NO_COMPILER[name]}"
+        assert code == 0 and said.count(why) == 1
     finally:
         native.kernels.cache_clear()
 

@@ -17,7 +17,9 @@ from decoding import engine as engine_module
 from decoding.engine import Engine
 from decoding.images import Images
 from eval.bench.benchmark import Bench
+from support.durable import claim
 from support.json_files import read_lines
+from support.provenance import cpu_name
 
 METHODS = "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt"
 
@@ -111,8 +113,9 @@ CELLS.append("eagle2:nodes=4")
 
 
 @pytest.fixture
-def sweep(checkpoint, tmp_path):
-    """Run the sweep of FILE in tmp_path/out; returns the exit code."""
+def sweep(checkpoint, tmp_path, monkeypatch):
+    """Run the sweep of FILE in tmp_path/out, as on an idle machine; returns the exit code."""
+    monkeypatch.setattr("eval.bench.speedup._doubts", lambda *_: [])
     (tmp_path / "mine.yaml").write_text(FILE)
     place = f"--sweep={tmp_path / 'mine.yaml'}", f"--output_dir={tmp_path / 'out'}"
     return partial(benchmark, checkpoint, *place, "--num_images=2", "--repeats=1", "--warmup=0")
@@ -143,18 +146,27 @@ def test_an_interrupted_sweep_measures_no_cell_twice(sweep, tmp_path, monkeypatc
     assert rows(tmp_path)[:2] == before and [row["cell"] for row in rows(tmp_path)] == CELLS
     assert len(seen) == len(set(seen)) == 5
     shown = capsys.readouterr().out.splitlines()
-    best = max(rows(tmp_path), key=lambda row: row["speedup"])["cell"]
+    last = max(rows(tmp_path), key=lambda row: row["speedup"])["cell"]
     assert shown[2].startswith("| cell | seconds per image |") and "| speed-up (95 %)" in shown[2]
-    assert [text for text in shown if text.startswith("|")][-1].startswith(f"| {best} |")
-    assert json.loads(shown[-1])["best"] == best
+    assert [text for text in shown if text.startswith("|")][-1].startswith(f"| {last} |")
+    assert json.loads(shown[-1])["best"] is None  # two images are too few for an interval
+    assert path.with_name("table.md").read_text().splitlines() == shown[:-1]
+    sure = {"speedup": 1.5, "speedup_low": 1.2, "speedup_high": 1.6}
+    relaxed = {"speedup": 9.0, "lossless": False}
+    changed = zip(rows(tmp_path), [{}, relaxed, sure, {}, {}], strict=True)
+    path.write_text("".join(json.dumps(row | change) + "\n" for row, change in changed))
+    assert sweep() == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [text for text in shown if text.startswith("|")][-1].startswith(f"| {CELLS[2]} |")
+    assert json.loads(shown[-1])["best"] == CELLS[2]
     picture = Image.open(tmp_path / "out" / "speed.png").convert("RGB")
     assert len(set(picture.getdata())) > 50
     assert sweep("--cells=1-2") == 0 and len(seen) == 5
     assert sweep("--cells=1-2", "--seed=1") == 0 and len(seen) == 6  # another seed: other images
 
 
-def test_a_row_holds_what_was_measured_with_ar_and_wrong_images_are_measured_again(
-    sweep, tmp_path
+def test_a_row_holds_what_was_measured_with_ar_and_what_is_of_no_use_is_measured_again(
+    sweep, tmp_path, capsys
 ) -> None:
     assert sweep("--cells=3-4") == 0
     (row,) = rows(tmp_path)
@@ -165,8 +177,18 @@ def test_a_row_holds_what_was_measured_with_ar_and_wrong_images_are_measured_aga
     assert ratio / 2 < row["speedup"] < ratio * 2 and row["speedup_low"] is None
     assert len(row["conditions"]["model_path"]) == 16  # of the weights, not a path
     path = tmp_path / "out" / "sweep.jsonl"
-    path.write_text(json.dumps(row | {"wrong": ["00000_0"]}) + "\n")
-    assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
+    depends, older = row["conditions"], dict(row["conditions"]["hardware"])
+    assert older.pop("kernels") in ("compiled", "torch") and older.pop("processor") == cpu_name()
+    useless = {"wrong": ["00000_0"]}, {"conditions": depends | {"hardware": {"kernels": "other"}}}
+    for change in (*useless, {"doubts": ["noise"]}):
+        path.write_text(json.dumps(row | change) + "\n")
+        assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
+    other = {"conditions": depends | {"hardware": older}, "revision": "a"}
+    other |= {"versions": {"torch": "1"}}
+    path.write_text(json.dumps(row | other) + "\n")
+    assert sweep("--cells=3-4") == 0 and len(rows(tmp_path)) == 1  # of a version that did not say
+    assert f"(!) {CELLS[3]}: measured by revision a, here " in (said := capsys.readouterr().out)
+    assert ", torch 1, here " in said
 
 
 def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:
@@ -175,3 +197,15 @@ def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:
     assert sweep() == 2
     words = "sweep.jsonl, line 1: expected lines that this program wrote, got 'hello'"
     assert words in capsys.readouterr().err
+
+
+def test_one_process_at_a_time_measures(sweep, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "out").mkdir()
+    with claim("", tmp_path / "out" / "sweep.jsonl"):
+        assert sweep() == 2
+    assert "expected one process at a time, got another process at work" in capsys.readouterr().err
+    launch = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    assert sweep() == 2
+    assert "expected one process, got 2 processes" in capsys.readouterr().err

@@ -26,6 +26,7 @@ from runs.commands import benchmark_settings, inspect_settings, run_settings, tu
 from runs.measure import BASELINE, Measurement
 from runs.session import open_session
 from runs.tuned import tuned_place
+from support.durable import claim
 from support.output import remark
 
 METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]
@@ -311,6 +312,8 @@ def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypat
         return measure(*given)
 
     monkeypatch.setattr(module, "measure", interrupted)
+    with claim("", tmp_path / "tuned.yaml"):
+        assert tune() == 2 and "got another process at work on it" in capsys.readouterr().err
     assert tune() == 130
     assert "the same command continues where it stopped" in capsys.readouterr().err
     (kept,) = tmp_path.glob("*.trials.jsonl")

@@ -83,6 +83,7 @@ def test_images_are_matched_by_prompt_and_seed(plain, adt):
     assert (row.images, row.common, row.identical) == (3, 2, 1)
     assert row.speedup.value == (2 + 2) / (1 + 4) and row.speedup.low is None
     assert any("1 images differ from plain's" in text for text in row.warnings)
+    assert "compared with plain on 2 of 3 images; its other figures are of all" in row.warnings
 
 
 def test_nothing_in_common_and_no_baseline(plain, adt):
@@ -129,6 +130,12 @@ def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, m
     )
     two = replace(plain, manifest=plain.manifest | {"processes": 2})
     assert row_of(two, plain).warnings == ("other number of processes than plain",)
+    by_torch, compiled = (
+        replace(plain, manifest=plain.manifest | {"hardware": {"device": "cpu", "kernels": name}})
+        for name in ("torch", "compiled")
+    )
+    assert row_of(by_torch, compiled).warnings == ("other hardware (kernels) than plain",)
+    assert row_of(by_torch, plain).warnings == row_of(plain, by_torch).warnings == ()  # older
 
 
 @pytest.mark.parametrize(
@@ -142,13 +149,15 @@ def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, m
         ({"cfg_mode": "sequential"}, "cfg_mode"),
         ({"device_map": "auto"}, "device_map"),
         ({"processes": 2}, "number of processes"),
-        ({"hardware": {"device": "cuda"}}, "hardware"),
-        ({"versions": {"torch": "y"}}, "versions"),
+        ({"hardware": {"device": "cuda", "kernels": "torch"}}, "hardware (device)"),
+        ({"versions": {"torch": "y"}}, "versions (torch)"),
+        ({"revision": None}, None),  # without git
+        ({"revision": "a+changes"}, "revision"),
     ],
 )
 def test_a_run_resumed_under_other_conditions_is_marked(plain, adt, earlier, doubted) -> None:
     run = adt()
-    resumed = replace(run, manifest=run.manifest | {"earlier": [{}, earlier]})
+    resumed = replace(run, manifest=run.manifest | {"revision": "a", "earlier": [{}, earlier]})
     for run, baseline, words in ((resumed, plain, ""), (plain, resumed, "baseline ")):
         row = row_of(run, baseline)
         assert row.warnings == ((f"{words}resumed with other {doubted}",) if doubted else ())
