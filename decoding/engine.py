@@ -131,10 +131,14 @@ class Engine:
         # captured rounds read and write the memory that they were captured with
         if self.images is not None and self.images.reopen(len(first)):
             return
+        # before the others take theirs, and for good if there is no room for that
+        self.images, self.memory = None, ()
+        self.runner.forget()
         parts = self.target, self.distribution, self.speculation, self.sources
-        self.images = Images(first, *parts)
+        images = Images(first, *parts)
         if self.speculation:
-            self.speculation.drafter.open(len(first), self.images.cache.slots, self.watch)
+            self.speculation.drafter.open(len(first), images.cache.slots, self.watch)
+        self.images = images
 
     @torch.inference_mode()
     def _step(self) -> StepStats:

@@ -20,6 +20,7 @@ from models.transformer import Block, Blocks, run_by_torch
 
 MOST_TOKENS = 512  # per row of a pass; longer ones were not measured against torch
 _VECTORS = (1, 2, 4, 8, 16, 32)  # of a head, for which attention is compiled
+_MOST_SIZE = 256  # of a head: MOST_SIZE in attention.h
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -70,6 +71,7 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
         all(width % (2 * wide) == 0 for width in (spec.hidden, qkv))
         and all(width % wide == 0 for width in (spec.intermediate, spec.head_dim))
         and spec.head_dim // wide in _VECTORS
+        and spec.head_dim <= _MOST_SIZE
         # with Swin-norm they read the attention's norm without looking whether there is one
         and (spec.first_norm or not spec.swin_norm)
         # the kernels' MLP is SwiGLU, their norm of heads LayerNorm, and all heads together are as

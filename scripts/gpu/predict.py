@@ -7,6 +7,7 @@ fitted to an H200's rounds of 2026-11-27 (docs/gpu.md); other cards' follow thei
 `--measured` shows what scripts.gpu.rounds measured next to a prediction.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -173,12 +174,22 @@ def predict(
 def _gpus(names: str | None) -> list[Prices]:
     """Return the prices of these cards; None: of this machine's, or else of an H100."""
     if names is None:
-        here = torch.cuda.get_device_name() if torch.cuda.is_available() else "H100"
-        names = next((name for name in GPUS if name.upper() in here), "h100")
+        names = _own_gpu()
     chosen = list(GPUS) if names == "all" else names.split(",")
     if not set(chosen) <= set(GPUS):
         refuse("gpu", names, f"all, or by commas {', '.join(GPUS)}")
     return [GPUS[name] for name in chosen]
+
+
+def _own_gpu() -> str:
+    """Return this machine's card, or an H100 if it has none, or none that is listed."""
+    if not torch.cuda.is_available():
+        return "h100"
+    card = torch.cuda.get_device_name()
+    words = re.split("[^a-z0-9]+", card.lower())  # a GH200 is no H200
+    if (name := next(filter(words.__contains__, GPUS), None)) is None:
+        print(f"{card} is not among {', '.join(GPUS)}: prices of an H100 instead.")
+    return name or "h100"
 
 
 def _listed(methods: str) -> list[tuple[str, MethodSettings, float | None]]:

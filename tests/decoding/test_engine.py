@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -257,6 +258,17 @@ def test_a_run_that_was_given_up_leaves_nothing_behind(session, truth) -> None:
         next(abandoned)
     abandoned.close()
     assert codes(engine, JOBS[4:]) == {job.id: truth[DISTRIBUTIONS[0]][job.id] for job in JOBS[4:]}
+
+
+def test_an_engine_without_room_for_other_images_can_be_used_again(session, truth, monkeypatch):
+    engine, full = engine_of(session), torch.cuda.OutOfMemoryError("out of memory")
+    assert engine.images is None and list(engine.generate(JOBS[:2]))
+    monkeypatch.setattr(engine.speculation.drafter, "open", Mock(side_effect=full))
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        next(engine.generate(JOBS[:1]))
+    assert engine.images is None, "its memory is kept"
+    monkeypatch.undo()
+    assert codes(engine, JOBS[:1]) == {job.id: truth[DISTRIBUTIONS[0]][job.id] for job in JOBS[:1]}
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS[:2], ids=["T=1", "T=0"])

@@ -43,6 +43,14 @@ def model_of(spec: TransformerSpec, dtype: torch.dtype = torch.float64) -> Trans
     return model
 
 
+def test_heads_that_a_kernels_buffer_does_not_hold_stay_with_torch(monkeypatch) -> None:
+    """With 64-byte vectors: 32 of them are 512 numbers in fp32."""
+    monkeypatch.setattr(fused, "lanes", lambda dtype: 16)
+    spec = replace(SPEC, hidden=1024, intermediate=96, heads=4, kv_heads=4)
+    assert fused.can_fuse(spec, torch.float32)
+    assert not fused.can_fuse(replace(spec, heads=2, kv_heads=2), torch.float32)
+
+
 def cache_of(model: Transformer, lengths: list[int]) -> CountedCache:
     """A cache of two rows per image with random keys and values; the second row begins later."""
     dtype = model.norm.weight.dtype

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from browser import thinned
 from safetensors.torch import save_file
 from small import loaded
@@ -15,7 +16,7 @@ from configs.model import EngineSettings
 from runs.session import Session, open_session
 from scripts.gpu import count
 from scripts.gpu.count import KINDS, Work, count_rounds
-from scripts.gpu.predict import GPUS, predict
+from scripts.gpu.predict import GPUS, _own_gpu, predict
 from scripts.tools import random_checkpoint
 from scripts.tools.random_checkpoint import write
 
@@ -102,6 +103,17 @@ def test_the_shipped_model_with_measured_lengths(tmp_path, capsys, monkeypatch) 
     assert page.startswith("Predicted, not measured: tiny") and "RTX 4090" in page
     assert page.count("| jacobi, window=7 |") == page.count("| adt, nodes=20, ") == 2
     assert "| 1.00 | 1.00 (1.00-1.00) |" in page and "whatever model made it" in page
+
+
+@pytest.mark.parametrize(
+    "card, name",
+    {"A100-SXM4-80GB": "a100", "GeForce RTX 4090": "4090", "GH200 480GB": "", "L40S": ""}.items(),
+)
+def test_this_machines_card_has_its_own_prices_or_is_named(card, name, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: f"NVIDIA {card}")
+    assert _own_gpu() == (name or "h100")
+    assert (f"NVIDIA {card} is not among h100" in capsys.readouterr().out) is (not name)
 
 
 def test_what_cannot_be_predicted_is_refused(tmp_path) -> None:
