@@ -119,8 +119,7 @@ def _check_device(settings: Settings) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line, sys.argv by default, and return its exit code (support/border.py)."""
     words = sys.argv[1:] if words is None else words
-    trains = "".join(words[:1]).startswith("train")
-    too_large = TRAINING_OUT_OF_MEMORY if trains else OUT_OF_MEMORY
+    too_large = TRAINING_OUT_OF_MEMORY if "train_drafter" in words[:1] else OUT_OF_MEMORY
     interrupted = _after_interrupt(words)
     return run_guarded(lambda: run(words), interrupted=interrupted, too_large=too_large)
 

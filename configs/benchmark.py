@@ -77,7 +77,7 @@ class BenchmarkSettings(Settings, group="Benchmark"):
     methods: tuple[MethodSettings, ...] = ()
     repeats: int = setting("measurements per method; the table shows medians", 3, low=1, high=1000)
     warmup: int = setting(
-        "images per method generated first and not counted; 0, or at least a batch",
+        "images per method generated first and not counted; on a GPU 0, or at least a batch",
         1,
         low=0,
         high=1000,

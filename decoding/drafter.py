@@ -40,8 +40,8 @@ class Drafter(Protocol):
         """Allocate state for so many images, forgetting earlier ones.
 
         slots: per row of the target's cache, so many as its prompts and images take; it may grow
-        to `image_slots` when an image begins, and a drafter's own cache must grow with it. Forward
-        passes of the drafter's network are timed as laps `draft_forward` of the watch.
+        to `cache.image_slots` when an image begins, and a drafter's own cache must grow with it.
+        Forward passes of the drafter's network are timed as laps `draft_forward` of the watch.
         """
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:

@@ -78,11 +78,13 @@ def measure(
 
 
 def warm_up(engine: Engine, jobs: list[Job], images: int = 1) -> None:
-    """Decode the first jobs, so many images at least, for what an engine does only once.
+    """Decode the first jobs, so many images, for what an engine does only once.
 
-    As many as it decodes together: for another number it allocates anew and captures rounds again.
+    On a GPU at least as many as it decodes together: for others it would capture rounds again.
     """
-    measure(engine, jobs[: max(images, engine.max_images)])
+    if engine.target.device.type == "cuda":
+        images = max(images, engine.max_images)
+    measure(engine, jobs[:images])
 
 
 def joined(runs: Sequence[Measurement]) -> Measurement:

@@ -28,7 +28,7 @@ from support.extras import missing_extra
 
 _TOO_SMALL = "the GPU is too small, or in use; docs/memory.md lists what to try, such as"
 OUT_OF_MEMORY = f"{_TOO_SMALL} --dtype bf16, a smaller --batch_size or --vq_device cpu"
-TRAINING_OUT_OF_MEMORY = f"{_TOO_SMALL} a larger --accumulate, also to go on with a training"
+TRAINING_OUT_OF_MEMORY = f"{_TOO_SMALL} a larger --accumulate, with which a training may continue"
 
 
 class Failure(Exception):

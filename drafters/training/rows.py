@@ -62,7 +62,7 @@ class Joined:
         return keys, values
 
 
-def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:
+def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
     """Return codes (images, tokens) with row ends, up to the last image token."""
     if grid.row_end is None:
         return codes
@@ -142,7 +142,7 @@ def target_rows(
 
     They are computed as decoding does: the prompt is read first, then the image in one pass.
     """
-    images = (image_slots(codes, target.grid)[:, :-1] + target.vocab.first_id).to(target.device)
+    images = (with_row_ends(codes, target.grid)[:, :-1] + target.vocab.first_id).to(target.device)
     ids = torch.cat([prompt.ids, images.repeat_interleave(len(prompt.ids) // len(codes), 0)], 1)
     origins = prompt.starts if prompt.origins is None else prompt.origins
     length, n = prompt.ids.shape[1], ids.shape[1]

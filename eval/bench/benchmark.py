@@ -48,7 +48,6 @@ class Bench:
     @staticmethod
     def open(settings: BenchmarkSettings) -> "Bench":
         """Load what the methods need; a SettingsError if a flag cannot be used."""
-        refuse_several("this command")
         items = prompt_items(settings.run)
         jobs = image_jobs(items, settings.run.seed)
         if settings.output:
@@ -146,6 +145,7 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     Standard output gets where and of what was measured, a table, what speaks against its figures
     and, as its last line, the content of benchmark.json.
     """
+    refuse_several("benchmark")
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
     images, repeats = len(prompt_items(settings.run)), settings.repeats
     what = f"measuring {plural(len(methods), 'method')} on {plural(images, 'image')}, "

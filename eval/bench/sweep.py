@@ -23,6 +23,7 @@ from runs.measure import BASELINE
 from support.durable import append_lines, claim, make_writable, new_file, replace_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
+from support.processes import refuse_several
 from support.progress import Progress, plural
 from support.provenance import differing, revision, versions, with_hashes
 
@@ -39,6 +40,7 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     Prints a table, the best cell last, and one line of JSON, in which `best` is null if no lossless
     cell is faster than `ar` for certain.
     """
+    refuse_several("benchmark")
     folder = Path(settings.output)
     make_writable("output_dir", folder)
     with claim(f"--output_dir {folder}", folder / "sweep.jsonl"):
@@ -72,17 +74,17 @@ def _run(settings: BenchmarkSettings, folder: Path) -> None:
 def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress) -> list[Row]:
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
-    # wrong images are drawn again, since the cause may be mended, and doubtful ones timed again
+    # wrong images are drawn again, since the cause may be mended
     hardware = bench.session.hardware()
     measured = {
         row["id"]: row
         for row in mended_lines(path)
-        if not row.get("wrong")
-        and not doubts(row)
-        and not differing(row["conditions"]["hardware"], hardware)
+        if not row.get("wrong") and not differing(row["conditions"]["hardware"], hardware)
     }
     conditions = [_conditions(settings, bench, method) for method in settings.methods]
     keys = [*map(_key, conditions)]  # the cells' ids in the file
+    if all(key in measured for key in keys):  # doubtful cells are timed again when none is missing
+        measured = {key: row for key, row in measured.items() if not doubts(row)}
     images = 2 * len(bench.jobs) * settings.repeats  # of a cell, by ar and its method
     progress.total = images * len(keys)
     progress.done = images * sum(key in measured for key in keys)
@@ -182,7 +184,7 @@ def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:
     places = [order.index(str(row[name])) for row in rows]
     panel.plot(places, [row[figure] for row in rows], "o", alpha=0.35, color="tab:blue")
     sure = [(place, row) for place, row in zip(places, rows, strict=True) if not doubts(row)]
-    # relaxed cells are joined among themselves
+    # relaxed cells only where no lossless one is sure
     joined = [pair for pair in sure if pair[1]["lossless"]] or sure
     best: dict[int, float] = {}
     for place, row in sorted(joined, key=lambda pair: (pair[0], pair[1][figure])):

@@ -41,6 +41,7 @@ from runs.tuned import conditions, flags_beside, recipe_text, tuned_place
 from support.durable import append_lines, claim, make_writable, replace_file
 from support.json_files import mended_lines
 from support.output import remark
+from support.processes import refuse_several
 from support.progress import Progress, plural
 from support.provenance import revision, with_hashes
 from support.tables import NONE, Table, number
@@ -67,6 +68,7 @@ class Machine(Protocol):
 
 def run_tune(settings: TuneSettings) -> None:
     """Measure, print the table and where the time goes, and write the recipe of the fastest."""
+    refuse_several("tune")
     output = Path(settings.output) if settings.output else tuned_place(settings.run.model_path)
     make_writable("output", output.parent)
     with claim(f"--output {output}", output):

@@ -204,8 +204,8 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
     warnings = [*baseline.doubts, noise]
     if len(pairs) < len(run.by_image):
-        count = f"{len(pairs)} of {len(run.by_image)} images"
-        warnings.append(f"compared with {other.name} on {count}; its other figures are of all")
+        count, rest = f"{len(pairs)} of {len(run.by_image)} images", "tau and forward passes"
+        warnings.append(f"compared with {other.name} on {count}; seconds, {rest} are of all")
     # In bf16 single images differ wherever rounding changes a choice (docs/exactness.md).
     expected = run.same_tokens and other.same_tokens and run.settings["dtype"] != "bf16"
     if expected and identical < len(pairs):

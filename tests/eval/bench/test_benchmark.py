@@ -8,15 +8,18 @@ from functools import partial
 from io import StringIO
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 import main
-from decoding import engine as engine_module
 from decoding.engine import Engine
-from decoding.images import Images
 from eval.bench.benchmark import Bench
+from eval.bench.sweep import _points
+from runs.measure import warm_up
 from support.durable import claim
 from support.json_files import read_lines
 from support.provenance import cpu_name
@@ -94,12 +97,13 @@ def test_replayed_rounds_have_no_times_of_their_parts(
         assert {row[name] for name in (*names, "levels")} == {None}
 
 
-def test_warming_up_leaves_what_a_batch_takes(checkpoint, monkeypatch) -> None:
-    opened = []
-    monkeypatch.setattr(engine_module, "Images", lambda *of: opened.append(of) or Images(*of))
-    words = "--methods=ar,jacobi", "--num_images=3", "--batch_size=2", "--repeats=1"
-    assert benchmark(checkpoint, *words) == 0
-    assert [len(jobs) for jobs, *_ in opened] == [2, 2], "once for each method"
+def test_warming_up_a_gpu_takes_a_batch(monkeypatch) -> None:
+    """For another number of images it would capture rounds again."""
+    seen = []
+    monkeypatch.setattr("runs.measure.measure", lambda engine, jobs: seen.append(len(jobs)))
+    for device in map(torch.device, ("cpu", "cuda")):
+        warm_up(SimpleNamespace(target=SimpleNamespace(device=device), max_images=2), [None] * 3)
+    assert seen == [1, 2]
 
 
 FILE = """base: adt
@@ -183,6 +187,8 @@ def test_a_row_holds_what_was_measured_with_ar_and_what_is_of_no_use_is_measured
     for change in (*useless, {"doubts": ["noise"]}):
         path.write_text(json.dumps(row | change) + "\n")
         assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
+    path.write_text(json.dumps(row | {"doubts": ["noise"]}) + "\n")
+    assert sweep("--cells=2-4") == 0 and [row["cell"] for row in rows(tmp_path)][1:] == [CELLS[2]]
     other = {"conditions": depends | {"hardware": older}, "revision": "a"}
     other |= {"versions": {"torch": "1"}}
     path.write_text(json.dumps(row | other) + "\n")
@@ -209,3 +215,14 @@ def test_one_process_at_a_time_measures(sweep, tmp_path, monkeypatch, capsys) ->
         monkeypatch.setenv(name, value)
     assert sweep() == 2
     assert "expected one process, got 2 processes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("doubts, joined", [([], [2.0]), (["noise"], [3.0])])
+def test_a_line_joins_relaxed_cells_where_no_lossless_one_is_sure(doubts, joined) -> None:
+    panel = Figure().subplots()
+    sure = {"nodes": 4, "tau": 3.0, "lossless": False, "doubts": []}
+    _points(
+        panel, [sure, {"nodes": 2, "tau": 2.0, "lossless": True, "doubts": doubts}], "nodes", "tau"
+    )
+    points, line = panel.lines
+    assert len(points.get_ydata()) == 2 and list(line.get_ydata()) == joined
