@@ -36,8 +36,8 @@ class Painter:
         """Return the image of its first codes; a RuntimeError without a model."""
         if self.weights is None:
             raise RuntimeError(
-                "a pickled StreamStep has no model to paint with; read its .image before, or paint "
-                "its .tokens where the model is"
+                "a pickled or copied StreamStep has no model to paint with; read its .image "
+                "before, or paint its .tokens where the model is"
             )
         return self.weights.paint(codes)
 

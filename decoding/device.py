@@ -39,6 +39,7 @@ def current(device: torch.device) -> Iterator[None]:
     default = torch.get_default_device().type
     with (
         torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
+        torch.autocast("cpu", enabled=False),  # for a codec there, too
         torch.autocast(device.type, enabled=False),
         # only where it is needed: it slows every call of torch
         nullcontext() if default == "cpu" else torch.device("cpu"),

@@ -75,7 +75,9 @@ class RecalledWindow:
     @cached_property
     def shares(self) -> tuple[Tensor, Tensor]:
         """In mixtures: of candidates (images, steps, candidates), and of other tokens, 1 a step."""
-        known, by_position = self.known[..., None], SHARE * self.reached[..., None]
+        # of the same type, whatever the caller's default is
+        by_position = SHARE * self.reached[..., None].to(self.similarity.dtype)
+        known = self.known[..., None]
         unknown = torch.full_like(self.similarity[..., :1], UNKNOWN)
         return tuple(
             share_of(similarity, self.numbers.share, known, by_position)

@@ -63,7 +63,7 @@ class RotaryGrid(Rotary):
         pairs = torch.cat([rows, columns], -1).flatten(0, 1)  # (side^2, head_dim / 2)
         cos = pairs.cos().repeat_interleave(2, -1)  # (side^2, head_dim)
         sin = torch.stack([-pairs.sin(), pairs.sin()], -1).flatten(1)
-        table = torch.zeros(self.max_positions, 2 * self.head_dim)
+        table = torch.zeros(self.max_positions, 2 * self.head_dim, dtype=torch.float32)
         table.narrow(0, self.image.condition, side * side).copy_(torch.cat([cos, sin], -1))
         return table.to(device)
 

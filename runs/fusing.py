@@ -97,4 +97,4 @@ def whose_kernels(network: nn.Module) -> str:
     if any(blocks.run is run_fused for blocks in found):
         return "compiled"
     steps = [block.steps for blocks in found for block in blocks.blocks]
-    return "torch" if all(one is BY_TORCH for one in steps) else "triton"
+    return "torch" if all(type(one) is type(BY_TORCH) for one in steps) else "triton"

@@ -69,6 +69,12 @@ class GuardedStream:
                 os.close(nowhere)
 
 
+def ran_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether a GPU was full."""
+    # by the text: torch has no type for it where others filled the GPU before
+    return "out of memory" in str(error)
+
+
 def run_guarded(
     run: Callable[[], None],
     refusals: type[ValueError] = SettingsError,  # what means settings that cannot be used
@@ -89,8 +95,7 @@ def run_guarded(
                 raise
             code = _tell(words, 1)
         except RuntimeError as error:
-            # by its text: torch has no type for it where others filled the GPU before
-            if "out of memory" not in str(error):
+            if not ran_out_of_memory(error):
                 raise
             code = _tell(f"out of memory: {too_large} ({str(error).splitlines()[0]})", 1)
         except OSError as error:

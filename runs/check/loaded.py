@@ -36,7 +36,7 @@ from runs.session import DTYPES, Session, open_session, target_options
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
-from support.border import OUT_OF_MEMORY
+from support.border import OUT_OF_MEMORY, ran_out_of_memory
 
 SCENES = (301, 304, 305)  # of the test split: clouds and a plain ground, with large shapes
 TOKENS, IMAGES = 64, 2  # that every method generates
@@ -187,7 +187,9 @@ def _run(name: str, check: Callable[[Checkpoint], Finding], checkpoint: Checkpoi
             row = check(checkpoint)
     except FloatingPointError as error:
         row = judged(False, str(error), MIXED)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not ran_out_of_memory(error):
+            raise
         row = judged(False, f"out of memory: {str(error).splitlines()[0]}", OUT_OF_MEMORY)
     return replace(row, part=name)
 

@@ -52,7 +52,7 @@ run() { # run NAME COMMAND...: its table goes to OUT/NAME.md; the check goes on 
 
 run tokens "$PY" -m scripts.gpu.tokens --device "$device" --model_path "$MODEL" \
   --output "$OUT/tokens.jsonl" "${tokens[@]}"
-if [ ! -e "$random/model.safetensors.index.json" ]; then # the last file that is written
+if [ ! -e "$random/config.json" ]; then # the last file that is written
   "$PY" -m scripts.tools.random_checkpoint --output "$random" "${checkpoint[@]}" >&2
 fi
 run rounds "$PY" -m scripts.gpu.rounds --device "$device" --model_path "$random" \

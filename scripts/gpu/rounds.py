@@ -31,6 +31,7 @@ from decoding.engine import StepStats
 from decoding.images import Job
 from scripts.gpu.record import Figures, Record
 from scripts.gpu.tokens import open_once, short, ways_of
+from support.border import ran_out_of_memory
 from support.devices import pick_device
 from support.script import run_script
 
@@ -109,8 +110,7 @@ def if_it_fits(figures: Callable[[], Figures]) -> Figures:
     try:
         return figures()
     except RuntimeError as error:
-        # by its text: torch has no type for it where others filled the GPU before
-        if "out of memory" not in str(error):
+        if not ran_out_of_memory(error):
             raise
         raise ValueError(str(error).splitlines()[0]) from error
 

@@ -98,9 +98,9 @@ def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
         shards = plan.filename_to_tensors.items()
         list(pool.map(write_shard, count(), *zip(*shards, strict=True)))
-    replace_file(folder / "config.json", encode_json(config))
     index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
     replace_file(folder / "model.safetensors.index.json", encode_json(index))
+    replace_file(folder / "config.json", encode_json(config))
 
 
 def _random(key: str, shape: Tensor, random: torch.Generator) -> Tensor:
@@ -147,7 +147,7 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     nearest.parent.mkdir(exist_ok=True)
     following = np.arange(CODES)[:, None] + 1 + np.arange(NEIGHBOURS)
     np.save(nearest, (following % CODES).astype(np.uint16))  # any, since the codebook is random
-    # Last, so that a folder with the target's index is whole.
+    # Last, so that a folder with the target's config.json is whole.
     write_weights(folder, config, public_state(target, decoder_keys(spec)))
     weights = sum(weight.numel() for weight in target.parameters())
     print(f"{folder}: {weights:,} weights and a drafter", file=sys.stderr)
