@@ -283,10 +283,14 @@ def test_processes_that_do_not_share_a_folder_are_refused(folders, tmp_path) -> 
     with pytest.raises(SettingsError, match="--output_dir: expected a folder that all processes"):
         training._resume()
 
-    crew = Processes(1, 2, gather=lambda own: [own, own and (True, *own[1:])])
-    args = training.lessons.rows, [0], cache, {}, crew, training.progress
-    with pytest.raises(SettingsError, match="--cache_features: expected a folder that all proc"):
-        cached(*args)
+    def fill(crew: Processes, **source: str) -> None:
+        cached(training.lessons.rows, [0], cache, source, crew, training.progress)
+
+    for crew in (beside(True), beside([0, 1], 0)):
+        with pytest.raises(SettingsError, match="--cache_features: expected a folder that all pr"):
+            fill(crew)
+    with pytest.raises(SettingsError, match="--cache_features: .*this one is of tokens None"):
+        fill(beside(None), tokens="other")
 
 
 def test_cached_features_give_the_same_losses(folders, tmp_path) -> None:
