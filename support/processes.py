@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=30)  # shares end hours apart; the launcher notices a process that dies
+_SHARED = "a folder that all processes share"
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Processes:
         """Return when all processes have called it."""
         self.gather(None)
 
-    def agree(self, flag: str, folder: str, seen: object) -> None:
-        """Wait for all; a SettingsError in each unless all saw the same in a flag's folder."""
+    def agree(self, flag: str, value: str, seen: object, expected: str = _SHARED) -> None:
+        """Wait for all; a SettingsError in each unless all saw the same where a flag points."""
         if any(other != seen for other in self.gather(seen)):
-            refuse(flag, folder, "a folder that all processes share")
+            refuse(flag, value, expected)
 
     def average(self, tensors: "Iterable[Tensor]") -> None:
         """Replace the tensors by their means over all processes."""

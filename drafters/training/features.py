@@ -131,9 +131,7 @@ def cached(
             has no room.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if crew.rank == 0:
-        _claim(folder, computed, source)
-    crew.wait()
+    _claim(folder, computed, source, crew)
     numbers = {image // _SHARD for image in images}
     held = {image for number in numbers for image in _held(shard_path(folder, number))}
     absent = [image for image in images if image not in held]
@@ -145,7 +143,7 @@ def cached(
         allowed = f"a folder on a disk with {need:,} bytes free; this one has {free:,}"
         refuse("cache_features", str(folder), allowed)
     # none may write before all have listed what is missing, since they share out that list
-    crew.agree("cache_features", str(folder), ((folder / "about.json").exists(), absent))
+    crew.agree("cache_features", str(folder), absent)
     shards = groupby(sorted(absent), lambda image: image // _SHARD)
     own = crew.share([(number, [*new]) for number, new in shards])
     with ExitStack() as stack:
@@ -186,7 +184,7 @@ def _shard(computed: Computed, images: Sequence[int], path: Path) -> bytes:
     return save(tensors, prompts)
 
 
-def _claim(folder: Path, computed: Computed, source: Mapping[str, object]) -> None:
+def _claim(folder: Path, computed: Computed, source: Mapping[str, object], crew: Processes) -> None:
     """Note what the folder's features are of; a SettingsError if they are of something else."""
     about = {
         **source,
@@ -196,8 +194,10 @@ def _claim(folder: Path, computed: Computed, source: Mapping[str, object]) -> No
         "layers": list(computed.layers) or None,
     }
     path = folder / "about.json"
-    if not path.exists():
+    if crew.rank == 0 and not path.exists():
         replace_file(path, json.dumps(about).encode())
+    crew.wait()  # or others might look for the file before it is written
+    crew.agree("cache_features", str(folder), path.exists())
     noted = read_object(path)
     for name, value in about.items():
         if noted.get(name) != value and (name in noted or name not in CAPTION_FLAGS):

@@ -128,6 +128,8 @@ class Training:
         head, self.embedding = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
+        # before the first process fills the cache that all read
+        crew.agree("tokens", settings.tokens, self.fingerprint, "the same tokens in all processes")
         self.files = file_hashes(self._identity()) | {"tokens": self.fingerprint}
         if self.embedding is not target.embedding():  # as that of older checkpoints is
             table = self.embedding.cpu().numpy()
@@ -217,7 +219,6 @@ class Training:
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
         evaluated = self.evaluation.done(self.lessons.step)  # a foreign file ends it here
-        self.crew.agree("tokens", self.settings.tokens, self.fingerprint)
         # all must have looked before the first process writes the file
         seen = self.lessons.step, evaluated
         self.crew.agree("output_dir", self.settings.output_dir, seen)

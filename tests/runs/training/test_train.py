@@ -82,10 +82,10 @@ def words(folders: Path, out: Path, **more: object) -> list[str]:
     return ["train_drafter", *(f"--{name}={value}" for name, value in given)]
 
 
-def open_training(folders: Path, out: Path, **more: object) -> Training:
+def open_training(folders: Path, out: Path, crew: Processes = ALONE, **more: object) -> Training:
     settings = train_settings(flags(folders, out, **more))
     tokens, progress = read_tokens(settings), Progress("training")
-    return Training(settings, open_target(settings.plain), tokens, ALONE, progress)
+    return Training(settings, open_target(settings.plain), tokens, crew, progress)
 
 
 def run(folders: Path, out: Path, **more: object) -> list[dict]:
@@ -269,17 +269,28 @@ def test_two_processes_train_as_one(folders, tmp_path) -> None:
 
 
 def test_processes_that_do_not_share_a_folder_are_refused(folders, tmp_path) -> None:
-    """As those on several machines, each with a disk of its own."""
-    training = open_training(folders, tmp_path / "out")
-    for flag, seen in {"tokens": "other", "output_dir": (2, False)}.items():
-        training.crew = Processes(0, 2, gather=lambda own, seen=seen: [
+    """As those on several machines, each with a disk of its own; so are those of other tokens."""
+
+    def beside(seen: object, rank: int = 1) -> Processes:
+        return Processes(rank, 2, gather=lambda own: [
             own, seen if type(own) is type(seen) else own])  # fmt: skip
-        with pytest.raises(SettingsError, match=f"--{flag}: expected a folder that all processes"):
-            training._resume()
-    crew = Processes(1, 2, gather=lambda own: [own, own and (True, *own[1:])])
-    args = training.lessons.rows, [0], tmp_path / "cache", {}, crew, training.progress
-    with pytest.raises(SettingsError, match="--cache_features: expected a folder that all proc"):
-        cached(*args)
+
+    cache = tmp_path / "cache"
+    with pytest.raises(SettingsError, match="--tokens: expected the same tokens in all processes"):
+        open_training(folders, tmp_path / "out", beside("other"), cache_features=cache)
+    assert not cache.exists(), "features of other tokens would stay in it"
+    training = open_training(folders, tmp_path / "out", beside((2, False)))
+    with pytest.raises(SettingsError, match="--output_dir: expected a folder that all processes"):
+        training._resume()
+
+    def fill(crew: Processes, **source: str) -> None:
+        cached(training.lessons.rows, [0], cache, source, crew, training.progress)
+
+    for crew in (beside(True), beside([0, 1], 0)):
+        with pytest.raises(SettingsError, match="--cache_features: expected a folder that all pr"):
+            fill(crew)
+    with pytest.raises(SettingsError, match="--cache_features: .*this one is of tokens None"):
+        fill(beside(None), tokens="other")
 
 
 def test_cached_features_give_the_same_losses(folders, tmp_path) -> None:
