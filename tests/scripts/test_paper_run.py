@@ -164,8 +164,10 @@ def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp
     with RunFolder(run) as folder:
         folder.begin({})
     (tmp_path / "jacobi.yaml").write_text("method: jacobi\nwindow: 4\n")
+    twice = "METHODS, TEMPERATURES: .*once, and recipes of .*, got .*T1/jacobi twice"
     for variables, said in (
-        ({"METHODS": f"jacobi {tmp_path}/jacobi.yaml"}, "METHODS: .*, got .*T1/jacobi twice. .*"),
+        ({"METHODS": f"jacobi {tmp_path}/jacobi.yaml"}, twice),
+        ({"METHODS": "jacobi", "TEMPERATURES": "1 1"}, twice),
         ({"IMAGES": "999"}, "--num_images: expected .*, got 999"),
         ({"IMAGES": "2"}, "--output_dir .*/T0/ar: .* other settings: .*"),
     ):
