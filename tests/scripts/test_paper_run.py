@@ -267,10 +267,16 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, capsys) -> None:
     assert "image quality: computed: none" in said
 
 
-@pytest.mark.parametrize("words", ['--ref_dir "my images"', "--report_dir report"])
-def test_flags_of_evaluate_are_refused_as_the_script_uses_them(words) -> None:
-    """It splits them at blanks, and names the folder of the report itself."""
-    with pytest.raises(SettingsError):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ('--ref_dir "my images"', "'images\"': a word without a flag"),
+        ("--report-dir x", "--report_dir: 'x' works only without run.sh, which names this folder"),
+        ("--metrics nope", "--metrics: .*'nope'"),
+    ],
+)
+def test_flags_of_evaluate_are_refused_as_the_script_uses_them(words, said) -> None:
+    with pytest.raises(SettingsError, match=rf"^EVALUATE \(values without .*\): {said}"):
         paper_needs(flags=SHIPPED, methods="ar", evaluate=words)
 
 
