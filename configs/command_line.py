@@ -233,12 +233,13 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
 def run_values_of(entries: Iterable[str], model: str | None = None) -> Values:
     """Return what the recipes in a list say of the whole run; they must not disagree.
 
-    model: the one that is asked for, whatever they say; a recipe's files of another are left out.
+    model: the one that is asked for, whatever they say; another one, and its files, are left out.
     """
     run: Values = {}
     for path in dict.fromkeys(entry.split(":")[0] for entry in entries):
         values = recipe_of(path)
-        foreign = _FILE_FLAGS if model not in (None, values.get("model", model)) else ()
+        other = model not in (None, values.get("model", model))
+        foreign = ("model", *_FILE_FLAGS) if other else ()
         for flag, value in values.items():
             if flag in METHOD_FLAGS or flag == TUNED or flag in foreign:
                 continue

@@ -31,8 +31,9 @@ def asked_help(words: Sequence[str]) -> str:
     for word, following in zip(rest, [*rest[1:], ""], strict=True):
         name, equals, text = word.partition("=")
         given[name] = text if equals else following
-    if "plugin" in flags_of(command) and "--plugin" in given:  # its methods are named, too
-        import_plugin(given["--plugin"])
+    plugin = given.get("--plugin", "")
+    if plugin and not plugin.startswith("-") and "plugin" in flags_of(command):
+        import_plugin(plugin)  # its methods are named, too
     everything = "all" in (given.get("--help"), given.get("-h"))
     return command_help(command, None if everything else given.get("--method"), everything)
 

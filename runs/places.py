@@ -36,7 +36,7 @@ def check_folders(settings: EngineSettings) -> None:
                 advice = f"{_inspect(settings.model, settings.model_path)} lists what is missing."
                 below = Path(path) / "drafter"
                 if flag == "drafter_path" and below.is_dir():  # of a training's folder
-                    advice = f"Its subfolder has one: --drafter_path {below}."
+                    advice = f"Its subfolder has one: --drafter_path {shlex.quote(str(below))}."
                 without = f"a folder without {one_of(names)}"
                 raise mismatch(f"--{flag} {path}", without, "a checkpoint", advice)
     folder = Path(settings.model_path)

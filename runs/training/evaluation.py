@@ -1,5 +1,6 @@
 """How good a drafter in training is: its drafts of held-out images by level, and its speed-up."""
 
+import shlex
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -83,7 +84,8 @@ class Evaluation:
             mark = " (!)" if figures.get("doubts") else ""
             reached = f": tau {figures['tau']:.2f}, speed-up {figures['speedup']:.2f}{mark} "
             reached += f"with {figures['method']} on {plural(figures['images'], 'image')}"
-        last = f"the drafter is in {drafter}{reached}; use it with --drafter_path {drafter}"
+        flag = f"--drafter_path {shlex.quote(str(drafter))}"
+        last = f"the drafter is in {drafter}{reached}; use it with {flag}"
         return "\n".join([*(f"(!) {text}" for text in figures.get("doubts", ())), last])
 
     @property

@@ -8,6 +8,7 @@
 """
 
 import hashlib
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -254,7 +255,7 @@ class Training:
     def _advice(self, name: str) -> str:
         """Return what to do instead of another value of a flag."""
         if name in ("steps", "tokens"):
-            drafter = self.settings.folder / "drafter"
+            drafter = shlex.quote(str(self.settings.folder / "drafter"))
             return f"To train on, use --start_from {drafter} and another --output_dir."
         less = "For less memory, --accumulate may differ. " if name == "batch_size" else ""
         return f"{less}Or use another --output_dir."

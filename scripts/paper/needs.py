@@ -8,7 +8,7 @@ from pathlib import Path
 
 from configs.command_line import listed_method, read, read_words
 from configs.evaluation import EvaluateSettings
-from configs.fields import build, mismatch, settings_dict
+from configs.fields import build, mismatch, refuse, refusing, settings_dict
 from configs.methods import MethodSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
@@ -48,9 +48,7 @@ def paper_needs(
     if not drafted:
         values.pop("drafter_path", None)  # of the recipe, for rows that are not asked for
     settings = build(InspectSettings, values)
-    # The script gives both folders; these are only names, and are not opened.
-    words = ["--output_dir=table", "--report_dir=table", *evaluate.split()]
-    judging = evaluate_settings(read_words("evaluate", words))
+    judging = _judging(evaluate)
     metrics = judging.chosen_metrics("tiny" if settings.model == "tiny" else "other")
     if metrics and not FAMILIES[settings.model].pictured(Path(settings.model_path)):
         raise Failure(
@@ -80,6 +78,16 @@ def paper_needs(
         Path(hashes).parent.mkdir(parents=True, exist_ok=True)
         here = {"machine": machine_name(pick_device(settings.device)), "versions": versions()}
         replace_file(Path(hashes), encode_json(with_hashes(settings_dict(settings)) | here))
+
+
+def _judging(words: str) -> EvaluateSettings:
+    """Return what the flags for `evaluate` ask for, read as `run.sh` gives them."""
+    folders = dict.fromkeys(("output_dir", "report_dir"), "table")  # only names, not opened
+    with refusing("EVALUATE (values without blanks or quotes): "):
+        given = read_words("evaluate", words.split())
+        for name in filter(given.__contains__, folders):
+            refuse(name, given[name], "only without run.sh, which names this folder")
+        return evaluate_settings(given | folders)
 
 
 def methods_of(names: str) -> dict[str, MethodSettings]:

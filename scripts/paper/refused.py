@@ -23,8 +23,8 @@ def refuse_runs(*, runs: str) -> None:
     for line in runs.splitlines():
         settings = run_settings(read_words("generate_images", shlex.split(line)))
         if settings.output_dir in folders:
-            advice = "Rename a recipe, whose name its folder has."
-            raise mismatch("METHODS", f"{settings.output_dir} twice", "a folder per row", advice)
+            expected = "each row and temperature once, and recipes of different names"
+            raise mismatch("METHODS, TEMPERATURES", f"{settings.output_dir} twice", expected)
         folders.add(settings.output_dir)
         with RunFolder(settings) as folder:
             folder.check_prompts(prompt_items(settings))

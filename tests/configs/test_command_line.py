@@ -310,7 +310,9 @@ def test_a_listed_recipe_may_be_tuned_and_name_files_of_its_model(bench, tmp_pat
         path.write_text(
             f"model: anole\ndrafter_path: gone\nmethod: jacobi\nwindow: {batch}\n{conditions}"
         )
-    bench("--model=tiny", f"--methods=ar,{paths[0]},{paths[1]},eagle2", "--batch_size=2")
+    (tmp_path / "tiny.yaml").write_text("model: tiny\nmethod: adt\n")
+    listed = ",".join(map(str, [*paths, tmp_path / "tiny.yaml"]))
+    bench("--model=tiny", f"--methods=ar,{listed},eagle2", "--batch_size=2")
     said = capsys.readouterr().err
     found = re.findall("--method (.*): tuned .*batch_size (.*) there, 2 here", said)
     assert found == [("jacobi", "1"), ("jacobi", "8")]

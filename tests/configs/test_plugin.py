@@ -67,6 +67,11 @@ def test_the_help_knows_its_methods(plugin, words):
     assert "mine" in asked_help(["generate_images", "--help", "all", *words])
 
 
+@pytest.mark.parametrize("words", [["--plugin", "--help"], ["--help", "--plugin"]])
+def test_the_help_needs_no_value_of_a_flag(words):
+    assert asked_help(["generate_images", *words]) == command_help("generate_images")
+
+
 def test_a_module_may_register_its_names_again(plugin):
     own = {"__name__": plugin}
     exec(MODULE, own)

@@ -195,6 +195,7 @@ draw --tokenizer_path=nowhere        : --tokenizer_path nowhere: …got a path t
 draw --tokenizer_path=model/drafter  : --tokenizer_path model/drafter: found no text_tokenizer.json
 draw --drafter_path=model/tokenizer  : --drafter_path model/tokenizer: …got a folder without config
 extract_tokens --output_dir=o --data_dir=no : --data_dir: expected a folder or a .jsonl…got 'no'
+draw --drafter_path='my run'         : Its subfolder has one: --drafter_path 'my run/drafter'.
 bench --sweep=no.yaml                : --sweep no.yaml: …got a path that does not exist
 draw --config=no.yaml                : --config no.yaml: …got a path that does not exist
 draw --config=model                  : --config model: expected a YAML file, got a folder
@@ -209,6 +210,7 @@ def here(tmp_path, monkeypatch):
     """A working folder with a checkpoint, recipes, and files that are no prompts."""
     monkeypatch.chdir(tmp_path)
     empty_checkpoint(tmp_path / "model")
+    (tmp_path / "my run/drafter").mkdir(parents=True)
     (tmp_path / "prompts.odd").touch()
     (tmp_path / "deep.yaml").write_text("prompt: " + "[" * 20_000)
     (tmp_path / "good.yaml").write_text("cfg: 2\n")

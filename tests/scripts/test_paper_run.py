@@ -164,8 +164,10 @@ def test_images_that_cannot_be_made_are_refused_before_the_speed_is_measured(tmp
     with RunFolder(run) as folder:
         folder.begin({})
     (tmp_path / "jacobi.yaml").write_text("method: jacobi\nwindow: 4\n")
+    twice = "METHODS, TEMPERATURES: .*once, and recipes of .*, got .*T1/jacobi twice"
     for variables, said in (
-        ({"METHODS": f"jacobi {tmp_path}/jacobi.yaml"}, "METHODS: .*, got .*T1/jacobi twice. .*"),
+        ({"METHODS": f"jacobi {tmp_path}/jacobi.yaml"}, twice),
+        ({"METHODS": "jacobi", "TEMPERATURES": "1 1"}, twice),
         ({"IMAGES": "999"}, "--num_images: expected .*, got 999"),
         ({"IMAGES": "2"}, "--output_dir .*/T0/ar: .* other settings: .*"),
     ):
@@ -265,10 +267,16 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, capsys) -> None:
     assert "image quality: computed: none" in said
 
 
-@pytest.mark.parametrize("words", ['--ref_dir "my images"', "--report_dir report"])
-def test_flags_of_evaluate_are_refused_as_the_script_uses_them(words) -> None:
-    """It splits them at blanks, and names the folder of the report itself."""
-    with pytest.raises(SettingsError):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ('--ref_dir "my images"', "'images\"': a word without a flag"),
+        ("--report-dir x", "--report_dir: 'x' works only without run.sh, which names this folder"),
+        ("--metrics nope", "--metrics: .*'nope'"),
+    ],
+)
+def test_flags_of_evaluate_are_refused_as_the_script_uses_them(words, said) -> None:
+    with pytest.raises(SettingsError, match=rf"^EVALUATE \(values without .*\): {said}"):
         paper_needs(flags=SHIPPED, methods="ar", evaluate=words)
 
 

@@ -518,14 +518,15 @@ def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
 
 
 def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) -> None:
-    run(folders, tmp_path, steps=1)
+    out = tmp_path / "my run"
+    run(folders, out, steps=1)
     others = {"depths": 3, "batch_size": 8, "lr": 0.5, "alignment": "shifted", "cfg": 2.0}
     for flag, value in (others | {"steps": 3}).items():
-        assert main.main(words(folders, tmp_path, **{"steps": 1, flag: value})) == 2
+        assert main.main(words(folders, out, **{"steps": 1, flag: value})) == 2
         said = capsys.readouterr().err
         assert f"--{flag}: expected " in said
-        assert f", as the checkpoint in {tmp_path} has, got {value!r}." in said
-    assert f"To train on, use --start_from {tmp_path / 'drafter'}" in said
+        assert f", as the checkpoint in {out} has, got {value!r}." in said
+    assert f"To train on, use --start_from '{out}/drafter'" in said
 
 
 def test_a_training_that_needs_less_memory_goes_on(folders, tmp_path, monkeypatch, capsys) -> None:
@@ -663,15 +664,16 @@ def test_a_killed_evaluation_is_made_up_for(folders, tmp_path, monkeypatch) -> N
 
 
 def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) -> None:
-    run(folders, tmp_path, steps=1, eval_images=1)
-    drafter, path = tmp_path / "drafter", tmp_path / "evaluation.json"
+    out = tmp_path / "my run"
+    run(folders, out, steps=1, eval_images=1)
+    drafter, path = out / "drafter", out / "evaluation.json"
     told = rf"the drafter is in {drafter}: tau \d\.\d\d, speed-up \d\.\d\d( \(!\))? with adt on "
-    told += rf"1 image; use it with --drafter_path {drafter}"
+    told += rf"1 image; use it with --drafter_path '{drafter}'"
     assert re.fullmatch(told, capsys.readouterr().out.splitlines()[-1])
     figures = json.loads(path.read_text())
     figures["decoding"] |= {"tau": 1.5, "speedup": 1.7, "doubts": ["it waited"]}
     path.write_text(json.dumps(figures))
-    run(folders, tmp_path, steps=1, eval_images=1)
+    run(folders, out, steps=1, eval_images=1)
     *_, doubt, last = capsys.readouterr().out.splitlines()
     assert doubt == "(!) it waited" and ": tau 1.50, speed-up 1.70 (!) with adt" in last
 
