@@ -37,10 +37,12 @@ if [ -z "${METHODS:-}" ]; then
   done
 fi
 # A table that passed has this in its folder, and counts for the same command, model and code only.
-made="$METHODS $MODEL $PROMPTS $SEEDS"
-made+=" $({ find -L "$MODEL" -type f -exec cksum {} + || :; } 2>/dev/null | sort | cksum)"
-code=(main.py configs decoding drafters eval models runs support)
-[ ! -e .git ] || made+=" $({ git ls-tree HEAD "${code[@]}"; git diff HEAD -- "${code[@]}" || :; } 2>/dev/null | cksum)"
+code=(main.py configs decoding drafters eval models runs support '(' -name '*.py' -o -name '*.h' -o -name '*.cpp' ')')
+inputs() {
+  find -L "$MODEL" configs/prompts/tiny_test.txt -type f -exec cksum {} + 2>/dev/null || :
+  find "${code[@]}" -exec cksum {} +
+}
+made="$METHODS $MODEL $PROMPTS $SEEDS $(inputs | sort | cksum)"
 failed=()
 for dtype in fp64 fp32; do
   for cfg in 1 3; do

@@ -73,10 +73,10 @@ images_of() { # images_of ROW: the words that make its images at $temperature, i
   words+=(--output_dir "$OUT/T$temperature/$(basename "$1" .yaml)" "${flags[@]}")
 }
 
-code=(main.py configs decoding drafters eval models runs support)
+code=(main.py configs decoding drafters eval models runs support '(' -name '*.py' -o -name '*.h' -o -name '*.cpp' ')')
 inputs() { # what a table is made from: the content of its files, of weights their hashes, the code
   local file parts
-  [ ! -e .git ] || { git ls-tree HEAD "${code[@]}"; git diff HEAD -- "${code[@]}" || :; } 2>/dev/null
+  find "${code[@]}" -exec cksum {} + | sort
   IFS=, read -ra parts <<<"$model"
   for file in "${parts[@]}" "${recipes[@]}" "$OUT/hashes.json" "${flags[@]#--*=}"; do
     [ ! -f "$file" ] || cat "$file"

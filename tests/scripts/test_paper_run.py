@@ -15,7 +15,7 @@ import pytest
 from browser import thinned
 from families import SMALL, size_flag
 from made_runs import pictures
-from ran import ran
+from ran import copied_checkout, ran
 from small_glm_image import SIZES, write_glm_image
 from small_llamagen import LlamaGenSizes, write_llamagen
 
@@ -118,7 +118,9 @@ def run(words: list[str]) -> None:
     function(**{name: text for name, _, text in flags})
 
 
-def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
+def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch) -> None:
+    copy = copied_checkout(tmp_path / "copy")
+    monkeypatch.setitem(globals(), "ROOT", copy)
     row = tmp_path / "row.yaml"
     row.write_text("method: jacobi\n")
     prompts = tmp_path / "prompts.txt"
@@ -141,10 +143,9 @@ def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
     assert measured() and not measured()
     (out.parent / "hashes.json").write_text("{}")
     assert measured(), "the weights are others now"
-    (tmp_path / "git").write_text("#!/bin/sh\necho another tree\n")
-    (tmp_path / "git").chmod(0o755)
-    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    assert measured(**path) and not measured(**path), "the code is another one"
+    for file in ("main.py", "decoding/engine.py", "models/kernels/network.h"):
+        (copy / file).write_text("other code")
+        assert measured() and not measured(), file
     failing = tmp_path / "failing"
     failing.write_text('#!/bin/sh\n[ "$2" != benchmark ]\n')
     failing.chmod(0o755)

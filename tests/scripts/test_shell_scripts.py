@@ -6,7 +6,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from browser import only_in_all
-from ran import ran, without_progress
+from ran import copied_checkout, ran, without_progress
 
 from configs.command_line import listed_method, read_words
 from configs.schema import ROOT
@@ -69,7 +69,7 @@ CELLS = 2 * 2 * 3 * 2  # types, guidance scales, filters, batches
 
 
 def check(
-    folder: Path, *arguments: str, fails: str = "", **variables: str
+    folder: Path, *arguments: str, fails: str = "", root: Path = ROOT, **variables: str
 ) -> CompletedProcess[str]:
     """Run the script with a stand-in for Python that fails where its words contain a text."""
     python = folder / "python"
@@ -77,7 +77,7 @@ def check(
         f'#!/usr/bin/env bash\necho "$*" >> {folder}/commands\n[[ "$*" != *{fails or "never"}* ]]\n'
     )
     python.chmod(0o755)
-    words = ["bash", ROOT / "scripts/exactness.sh", *arguments]
+    words = ["bash", root / "scripts/exactness.sh", *arguments]
     return ran(words, PY=str(python), OUT=str(folder / "out"), **variables)
 
 
@@ -98,13 +98,16 @@ def test_what_passed_counts_for_the_same_command_only(tmp_path) -> None:
         assert len((tmp_path / "commands").read_text().splitlines()) == CELLS, given
 
 
-def test_other_weights_in_the_same_folder_are_checked_again(tmp_path) -> None:
-    drafter = tmp_path / "model" / "drafter"
+def test_other_weights_and_other_code_are_checked_again(tmp_path) -> None:
+    copy, drafter = copied_checkout(tmp_path / "copy"), tmp_path / "model" / "drafter"
     drafter.mkdir(parents=True)
-    for text, count in (("one", CELLS), ("one", 0), ("two", CELLS)):
-        (drafter / "weights").write_text(text)
+    weights, code = drafter / "weights", copy / "models/kernels/network.h"
+    for file, text, count in (
+        (weights, "one", CELLS), (weights, "one", 0), (weights, "two", CELLS), (code, "", CELLS)
+    ):  # fmt: skip
+        file.write_text(text)
         (tmp_path / "commands").write_text("")
-        assert check(tmp_path, MODEL=str(drafter.parent)).returncode == 0
+        assert check(tmp_path, root=copy, MODEL=str(drafter.parent)).returncode == 0
         assert len((tmp_path / "commands").read_text().splitlines()) == count
 
 
