@@ -3,7 +3,7 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache
 
 import numpy as np
@@ -36,14 +36,14 @@ def current(device: torch.device) -> Iterator[None]:
     A GPU is the thread's current device, for kernels of Triton and captures. Autocast is off, since
     it would round tokens apart. Tensors that name no device are the host's.
     """
-    default = torch.get_default_device().type
-    with (
-        torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
-        torch.autocast("cpu", enabled=False),  # for a codec there, too
-        torch.autocast(device.type, enabled=False),
-        # only where it is needed: it slows every call of torch
-        nullcontext() if default == "cpu" else torch.device("cpu"),
-    ):
+    with ExitStack() as stack:  # of what is needed: every round enters, and a default device slows
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+        for kind in {"cpu", device.type}:  # a codec may be on the CPU
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
         yield
 
 

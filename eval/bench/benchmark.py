@@ -62,8 +62,8 @@ class Bench:
     ) -> list[Row]:
         """Measure methods, which take turns image by image; returns a row per method.
 
-        methods: BASELINE among them. warmup: images per method decoded first and not counted, no
-        fewer than a batch.
+        methods: BASELINE among them. warmup: images per method decoded first and not counted; on a
+        GPU no fewer than a batch.
         """
         progress.say("warming up")
         engines = {method: self.session.open_engine(method) for method in methods}

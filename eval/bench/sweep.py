@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from configs.benchmark import BenchmarkSettings
 from configs.methods import MethodSettings
+from configs.model import TIMED
 from eval.bench.benchmark import Bench, Row, refuse_wrong
 from eval.bench.table import best_of, doubts, heading, table
 from runs.measure import BASELINE
@@ -27,8 +28,6 @@ from support.processes import refuse_several
 from support.progress import Progress, plural
 from support.provenance import differing, revision, versions, with_hashes
 
-# Settings that change times, though not images.
-_SHARED = ("batch_size", "cfg_mode", "device_map", "compile")
 _LATER = ("kernels", "processor")  # entries of the hardware that rows of earlier versions lack
 
 LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
@@ -65,9 +64,8 @@ def _run(settings: BenchmarkSettings, folder: Path) -> None:
     picture = folder / "speed.png"
     draw_speed(varied, others, sweep.axes, picture)
     files = [str(folder / name) for name in ("sweep.jsonl", "table.md", picture.name)]
-    summary = {name: best and best[of] for name, of in (("best", "cell"), ("speedup", "speedup"))}
-    summary |= {"files": files}
-    print(json.dumps(summary), flush=True)
+    cell, speedup = (best["cell"], best["speedup"]) if best else (None, None)
+    print(json.dumps({"best": cell, "speedup": speedup, "files": files}), flush=True)
     refuse_wrong(rows)
 
 
@@ -116,7 +114,7 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
     """Return all that a cell's figures depend on: settings, weights, images, and the machine."""
     return {
         **with_hashes(settings.run.with_method(method).identity()),
-        **{name: getattr(settings.run, name) for name in _SHARED},
+        **{name: getattr(settings.run, name) for name in TIMED},
         "images": len(bench.jobs),
         "jobs": sha256(json.dumps(list(map(asdict, bench.jobs))).encode()).hexdigest()[:16],
         "quality": False,  # in the rows of earlier versions, which are found by all of this
