@@ -74,7 +74,7 @@ COMMANDS = {
     "extract_tokens": (commands.extraction_settings, extract_tokens),
     "inspect": (commands.inspect_settings, _later("runs.check.files:inspect_checkpoint")),
     "vq_distances": (commands.distance_settings, _later("runs.distances:make_distances")),
-    "demo": (commands.page_settings, _later("adt_tree.page.server:serve")),
+    "demo": (commands.page_settings, _later("page.server:serve")),
     "train_drafter": (commands.train_settings, _later("runs.training.train:train")),
 }
 GONE_COMMANDS = {"verify": "inspect --run"}

@@ -21,7 +21,7 @@ from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from models.base import Context, ImageGrid, Layers, PromptRows, TransformerSpec
-from models.linear import Linear
+from models.cpu.linear import Linear
 from models.target import TargetModel
 from models.transformer import Blocks, Embedding
 from support.compiler import fused

@@ -1,9 +1,9 @@
-"""Keeps warnings of libraries about one another, which nobody here can act on, off the screen."""
+"""Target models: the transformer, image codecs, checkpoint files, and one module per family."""
 
 import logging
 
-# By logger: transformers and diffusers import torchao where it is installed, and these follow. None
-# of them concerns what is done here: no file of torchao's tensors is read.
+# Warnings to silence, by logger: transformers and diffusers import torchao where it is installed,
+# and these follow. None of them concerns what is done here: no file of torchao's tensors is read.
 HARMLESS = {
     "torch.utils._pytree": "is an Enum subclass",
     "diffusers.quantizers.torchao.torchao_quantizer": "Unable to import `torchao` Tensor objects",

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from models.base import TransformerSpec
-from models.linear import forget_packed
+from models.cpu.linear import forget_packed
 from models.target import TargetModel
 from models.transformer import run_by_torch
 

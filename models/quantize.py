@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from configs.fields import mismatch, refuse
-from models.linear import Linear, forget_packed, linears_of
-from models.native import TYPES
+from models.cpu.linear import Linear, forget_packed, linears_of
+from models.cpu.native import TYPES
 from models.target import TargetModel
 from models.transformer import Blocks
 from support.extras import install

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
-from models.linear import Linear
+from models.cpu.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
@@ -98,7 +98,7 @@ class MLP(nn.Module):
 
 
 class Steps:
-    """What blocks do between their matrix products, by torch; `models.cuda_steps` has kernels."""
+    """What blocks do between their matrix products, by torch; `models.cuda.steps` has kernels."""
 
     def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
         """Return hidden states (rows, n, hidden), normed."""
@@ -196,8 +196,8 @@ class Blocks(nn.Module):
         else:
             self.rotary = Rotary(spec) if spec.image_rope is None else RotaryGrid(spec)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
-        # How layers run is chosen here: by torch or by `models.fused`; how the steps between their
-        # products do, in `Block.steps`.
+        # How layers run is chosen here: by torch or by `models.cpu.fused`; how the steps between
+        # their products do, in `Block.steps`.
         self.run: Callable[..., Tensor] = run_by_torch
 
     def forward(

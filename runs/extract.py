@@ -25,8 +25,8 @@ from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
 from runs.generate import refuse_spread
 from runs.prompts import PromptItem, numbered, prompt_items
+from runs.samples import sample_captions
 from runs.session import open_session, target_options
-from scenes.captions import scene_captions
 from support.border import Failure
 from support.devices import pick_device
 from support.durable import make_writable
@@ -58,7 +58,7 @@ def extract_tokens(
     else:
         captions = settings.prompt is None  # of the tiny model's own training
         wanted = min(settings.num_images, SCENES)
-        prompts = numbered(scene_captions("train", wanted)) if captions else prompt_items(run)
+        prompts = numbered(sample_captions("train", wanted)) if captions else prompt_items(run)
         # one sample of every prompt, then a second one of each, and so on
         several = (replace(item, sample=sample) for sample in count() for item in prompts)
         images = islice(several, settings.num_images)

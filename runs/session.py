@@ -15,6 +15,7 @@ from decoding.engine import Engine
 from decoding.round import Sources
 from drafters.eagle import EagleHead
 from drafters.loading import FoundDrafter, find_drafter
+from models.backends import kernels_for, whose_kernels
 from models.base import TargetOptions
 from models.codecs.codebook import find_table, load_table
 from models.files.folders import checkpoint_folder
@@ -24,7 +25,6 @@ from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from models.target import TargetModel
-from runs.fusing import kernels_for, whose_kernels
 from runs.methods import build_engine, build_policy, sampling_distribution
 from support.devices import pick_device
 from support.provenance import cpu_name

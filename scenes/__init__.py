@@ -1,1 +1,1 @@
-"""What the tiny model was trained on: drawn scenes with captions."""
+"""The included world: painted scenes, how `ckpts/tiny` is trained on them, and its judge."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.native import NoKernels, kernels
+from models.cpu.native import NoKernels, kernels
 from support.compiler import missing_compiler
 
 

@@ -87,7 +87,7 @@ def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     from models.transformer import Blocks, run_by_torch
 
     monkeypatch.setattr(Blocks, "forward", run_by_torch)
-    monkeypatch.setattr("models.linear.Linear.forward", torch.nn.Linear.forward)
+    monkeypatch.setattr("models.cpu.linear.Linear.forward", torch.nn.Linear.forward)
 
 
 @pytest.fixture

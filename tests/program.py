@@ -6,13 +6,14 @@ from pathlib import Path
 FOLDERS = (
     "configs",
     "support",
-    "scenes",
     "models",
     "decoding",
     "drafters",
     "runs",
     "eval",
     "adt_tree",
+    "page",
+    "scenes",
     "scripts",
 )
 

@@ -23,7 +23,7 @@ from models.target import TargetModel
 from models.targets.llama import decoder_keys, decoder_spec, llama_spec
 from models.transformer import Transformer
 from runs.session import Session, open_session
-from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
+from scenes.training.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.images import FinishedImage, Job
 from decoding.seeds import image_seed
-from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy
 from runs.exactness import compare
 from runs.session import Session, open_session
+from scenes.attribute_classifier import AttributeClassifier, prompt_accuracy
 from scenes.captions import caption
 from scenes.scene import sample_scene
 

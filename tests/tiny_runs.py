@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.tiny.training import TrainingRun
+from scenes.training.training import TrainingRun
 from support.training_state import load_state, save_state
 
 
@@ -18,7 +18,7 @@ def write_split(
     codes: np.ndarray | None = None,
     images: np.ndarray | None = None,
 ) -> None:
-    """Write a split as `scripts.tiny.images` and `encode` do."""
+    """Write a split as `scenes.training.images` and `encode` do."""
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (folder / f"captions_{split}.jsonl").write_text(lines)
     if codes is not None:
@@ -30,7 +30,7 @@ def write_split(
 def seconds_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every step of a training take a second by its clock."""
     clock = iter(range(10**6))
-    monkeypatch.setattr("scripts.tiny.training.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("scenes.training.training.time.perf_counter", lambda: float(next(clock)))
 
 
 def updates(run: TrainingRun, count: int) -> list[float]:

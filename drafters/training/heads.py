@@ -19,9 +19,9 @@ from configs.training import TrainSettings
 from drafters.block import BlockHead
 from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, target_layers
 from drafters.loading import load_drafter
+from models.cpu.linear import forget_packed
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
-from models.linear import forget_packed
 from models.registry import FAMILIES
 from models.target import TargetModel
 from support.durable import encode_json, replace_file

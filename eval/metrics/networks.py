@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eval.metrics.attribute_classifier import AttributeClassifier, Attributes, summary, to_pixels
-from eval.metrics.base import ImageSet, Unavailable
+from eval.metrics.base import ImageSet
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import library, read_state, weights_label
 
@@ -33,39 +32,6 @@ class ImageNetwork:
         return store.images(f"{self.label}, features, {self.resize}", images, self.encode)
 
 
-class AttributeNetwork(ImageNetwork):
-    """The tiny domain's classifier: mean and maximum of its last feature maps, 256 features."""
-
-    resize = "none (128 x 128)"
-    fault = "not an attribute classifier"
-
-    def __init__(self, weights: Path, device: torch.device):
-        self.classifier, self.device = AttributeClassifier.load(weights, str(device)), device
-        self.label = f"attribute classifier, {weights_label(weights)}"
-
-    @torch.inference_mode()
-    def encode(self, images: list[Image.Image]) -> np.ndarray:
-        return summary(self.classifier.trunk(self._pixels(images))).cpu().numpy()
-
-    def attributes(self, store: FeatureStore, images: ImageSet) -> list[Attributes]:
-        rows = store.images(f"{self.label}, classes, {self.resize}", images, self._classes)
-        widths = list(self.classifier.labels.heads())
-        return self.classifier.named(torch.from_numpy(rows).split(widths, dim=1))
-
-    @torch.inference_mode()
-    def _classes(self, images: list[Image.Image]) -> np.ndarray:
-        """Return the classifier's logits, (images, classes of all heads)."""
-        return torch.cat(self.classifier(self._pixels(images)), dim=1).cpu().numpy()
-
-    def _pixels(self, images: list[Image.Image]) -> Tensor:
-        """Return the classifier's input; Unavailable for images of another size."""
-        if sizes := {image.size for image in images} - {(128, 128)}:
-            width, height = sizes.pop()
-            wanted = "the tiny domain's have 128 x 128"
-            raise Unavailable(f"an image of {width} x {height} pixels; {wanted}")
-        return to_pixels(_stacked(images).to(self.device))
-
-
 class Inception(ImageNetwork):
     """Inception v3 of the original FID: 2,048 pooled features."""
 
@@ -83,7 +49,7 @@ class Inception(ImageNetwork):
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        pixels = _stacked([_square(image) for image in images]).permute(0, 3, 1, 2)
+        pixels = stacked([_square(image) for image in images]).permute(0, 3, 1, 2)
         # uint8, which torch-fidelity requires: its network scales pixels itself.
         (pooled,) = self.module(pixels.to(self.device))
         return pooled.cpu().numpy()
@@ -106,7 +72,7 @@ class Vgg(ImageNetwork):
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         reduced = [image.resize((224, 224), Image.Resampling.BILINEAR) for image in images]
-        pixels = _stacked(reduced).permute(0, 3, 1, 2) / 255.0
+        pixels = stacked(reduced).permute(0, 3, 1, 2) / 255.0
         mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in _IMAGENET)
         return self.module(((pixels - mean) / deviation).to(self.device)).cpu().numpy()
 
@@ -119,6 +85,6 @@ def _square(image: Image.Image) -> Image.Image:
     return square.resize((_SIDE, _SIDE), Image.Resampling.LANCZOS)
 
 
-def _stacked(images: list[Image.Image]) -> Tensor:
+def stacked(images: list[Image.Image]) -> Tensor:
     """Return images of one size as uint8 (images, height, width, 3)."""
     return torch.from_numpy(np.stack([np.asarray(image) for image in images]))

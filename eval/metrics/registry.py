@@ -1,17 +1,14 @@
 """The metrics by name: their figures, the networks below them, and the flags of their weights."""
 
 from functools import lru_cache
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 import torch
 
 from configs.evaluation import EvaluateSettings
-from eval.metrics.accuracy import Accuracy
-from eval.metrics.clip import ClipNetwork, ClipScore
-from eval.metrics.fid import Fid
 from eval.metrics.metric import Metric
-from eval.metrics.networks import AttributeNetwork, ImageNetwork, Inception, Vgg
-from eval.metrics.precision_recall import PrecisionRecall
+from eval.metrics.networks import ImageNetwork
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import find_weights, fitting
 
@@ -19,22 +16,27 @@ HPS_MODEL = "ViT-H-14"
 
 
 class Parts(NamedTuple):
-    """What a metric is made of."""
+    """What a metric is made of, as `module:name`, imported when it is used."""
 
-    figure: type[Metric]
-    network: type[ImageNetwork] | None = None
+    figure: str  # a Metric
+    network: str | None = None  # an ImageNetwork
     flag: str | None = None  # of the network's weights
 
 
+_ATTRIBUTES = "scenes.attribute_network:AttributeNetwork"
 METRICS = {
-    "accuracy": Parts(Accuracy, AttributeNetwork, "attributes_path"),
-    "tiny_fid": Parts(Fid, AttributeNetwork, "attributes_path"),
-    "tiny_pr": Parts(PrecisionRecall, AttributeNetwork, "attributes_path"),
-    "fid": Parts(Fid, Inception, "inception_path"),
-    "pr": Parts(PrecisionRecall, Vgg, "vgg_path"),
-    "clip": Parts(ClipScore, ClipNetwork, "clip_path"),
-    "hpsv2": Parts(ClipScore, ClipNetwork, "hpsv2_path"),
-    "hpsv21": Parts(ClipScore, ClipNetwork, "hpsv21_path"),
+    "accuracy": Parts("scenes.accuracy:Accuracy", _ATTRIBUTES, "attributes_path"),
+    "tiny_fid": Parts("eval.metrics.fid:Fid", _ATTRIBUTES, "attributes_path"),
+    "tiny_pr": Parts(
+        "eval.metrics.precision_recall:PrecisionRecall", _ATTRIBUTES, "attributes_path"
+    ),
+    "fid": Parts("eval.metrics.fid:Fid", "eval.metrics.networks:Inception", "inception_path"),
+    "pr": Parts(
+        "eval.metrics.precision_recall:PrecisionRecall", "eval.metrics.networks:Vgg", "vgg_path"
+    ),
+    "clip": Parts("eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork", "clip_path"),
+    "hpsv2": Parts("eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork", "hpsv2_path"),
+    "hpsv21": Parts("eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork", "hpsv21_path"),
 }
 
 
@@ -50,8 +52,9 @@ def build_metric(
     }
     loaded = None
     if network is not None:
-        loaded = _network(network, flag, getattr(settings, flag), device, *models.get(flag, ()))
-    return figure(name, loaded, store, settings)
+        path, kind = getattr(settings, flag), resolve_name(network)
+        loaded = _network(kind, flag, path, device, *models.get(flag, ()))
+    return resolve_name(figure)(name, loaded, store, settings)
 
 
 @lru_cache(maxsize=1)  # the largest take 4 GB: only the latest is kept

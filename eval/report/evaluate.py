@@ -16,7 +16,7 @@ from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
 from eval.report.run import Run, common_images, common_keys, image_files, read_maps, read_reference
 from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
-from scenes.painting import rendered_scenes
+from runs.samples import sample_reference
 from support.devices import pick_device
 from support.durable import encode_json, make_writable, replace_file
 from support.processes import refuse_several
@@ -201,7 +201,7 @@ def _reference(settings: EvaluateSettings, tiny: bool) -> ImageSet:
         return read_reference(settings.ref_dir)
     if not tiny:
         raise Unavailable("it compares with real images, but there is no --ref_dir")
-    return read_reference(str(rendered_scenes(Path(settings.cache_dir))))
+    return read_reference(str(sample_reference(Path(settings.cache_dir))))
 
 
 def _finite(score: Score) -> Score:

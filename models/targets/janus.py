@@ -23,10 +23,10 @@ from torch import nn
 from configs.fields import refusing
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
+from models.cpu.linear import Linear
 from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
 from models.files.network import KeyMap, Network, Slot
 from models.files.tokenizer_file import row_ids
-from models.linear import Linear
 from models.targets.family import Family
 from models.targets.llama import HEAD, LLAMA, decoder_keys, llama_spec
 from models.targets.prompts import Prompts

@@ -32,11 +32,11 @@ from models.base import (
 )
 from models.codecs.codec import Codec
 from models.codecs.vqgan_files import CODEBOOK, VqganFiles, llamagen_vq
+from models.cpu.linear import Linear
 from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
 from models.files.weights import folder_shapes, read_tensors
-from models.linear import Linear
 from models.targets.family import Checked, Family
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts

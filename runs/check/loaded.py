@@ -32,10 +32,8 @@ from runs.exactness import NEAR_TIE, compare
 from runs.measure import BASELINE, Measurement, measure
 from runs.methods import sampling_distribution
 from runs.prompts import numbered
+from runs.samples import sample_captions, sample_pictures
 from runs.session import DTYPES, Session, open_session, target_options
-from scenes.captions import caption
-from scenes.painting import render_scene
-from scenes.scene import sample_scene
 from support.border import OUT_OF_MEMORY, ran_out_of_memory
 
 SCENES = (301, 304, 305)  # of the test split: clouds and a plain ground, with large shapes
@@ -88,7 +86,8 @@ class Checkpoint:
 
     @cached_property
     def captions(self) -> list[str]:
-        return [caption(sample_scene("test", index), index) for index in SCENES]
+        captions = sample_captions("test", max(SCENES) + 1)
+        return [captions[index] for index in SCENES]
 
     @cached_property
     def pictures(self) -> Tensor:
@@ -146,7 +145,7 @@ class Checkpoint:
         return load_codec(self.settings.model, self.settings.model_path, options)
 
     def _picture(self, index: int) -> Tensor:
-        scene = Image.fromarray(render_scene(sample_scene("test", index)))
+        scene = Image.fromarray(sample_pictures("test", [index])[0])
         width, height = self._codec.size
         # `fit` crops and shrinks but does not enlarge, and some models make larger images.
         scale = max(1.0, width / scene.width, height / scene.height)

@@ -23,9 +23,9 @@ from drafters.training.order import generator
 from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
+from models.backends import kernels_for
 from models.target import TargetModel
 from runs.drawing import image_jobs
-from runs.fusing import kernels_for
 from runs.measure import BASELINE, Measurement, exceeds_tau, measure, waited, warm_up
 from runs.methods import sampling_distribution
 from runs.prompts import numbered

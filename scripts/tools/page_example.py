@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from adt_tree import Pipeline
-from adt_tree.page.stage import HERE, Wish, stages
+from page.stage import HERE, Wish, stages
 from support.script import run_script
 
 

@@ -30,7 +30,7 @@ from models.codecs.vqgan_network import Vqgan
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
-from scripts.tiny.make_tokenizer import image_token_name, make_byte_level
+from scenes.training.make_tokenizer import image_token_name, make_byte_level
 from support.durable import encode_json, replace_file
 from support.script import run_script
 

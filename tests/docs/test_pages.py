@@ -17,9 +17,9 @@ from configs.command_line import read_words
 from configs.commands import COMMANDS, flags_of
 from configs.gone import GONE_FLAGS
 from configs.targets import ROOT, TARGETS
-from eval.metrics.attribute_classifier import Attributes
 from eval.report.speed import PUBLISHED
-from scripts.tiny.train_attributes import LABELS
+from scenes.attribute_classifier import Attributes
+from scenes.training.train_attributes import LABELS
 from scripts.tools.command_reference import GUIDES, page
 
 # users put public weights there

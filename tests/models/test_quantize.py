@@ -13,7 +13,7 @@ from small import small_settings
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from models.linear import Linear
+from models.cpu.linear import Linear
 from models.quantize import quantize, weight_bytes, weight_format
 from runs.session import Session, open_session
 

@@ -21,12 +21,12 @@ from configs.schema import RunSettings
 from decoding.graphs import CudaGraphs
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from models import native
+from models.backends import fuse, kernels_for, use_triton, whose_kernels
 from models.base import TransformerSpec
-from models.fused import run_fused
+from models.cpu import native
+from models.cpu.fused import run_fused
 from models.transformer import BY_TORCH, Transformer, run_by_torch
 from runs.check.loaded import FirstRows
-from runs.fusing import fuse, kernels_for, use_triton, whose_kernels
 from runs.methods import build_engine
 from runs.session import Session, open_session
 from support.compiler import compiling, fused, missing_compiler
@@ -99,17 +99,17 @@ def test_the_shipped_model_does_so_too(dtype) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("speedup", [0.5, 2.0])
-def test_whose_kernels_where_they_are_faster_unless_they_are_off(
-    speedup, checkpoint, monkeypatch
+@pytest.mark.parametrize("vectors", [False, True])
+def test_kernels_run_where_the_processor_has_vectors_unless_they_are_off(
+    vectors, checkpoint, monkeypatch
 ) -> None:
-    monkeypatch.setattr("models.probe.gains", lambda dtype, stored: {256: speedup, 1024: speedup})
+    monkeypatch.setattr("models.backends.has_vectors", lambda: vectors)
     settings = small_settings(checkpoint)
     assert settings.compile is None
-    runs = run_fused if speedup > 1 else run_by_torch
+    runs = run_fused if vectors else run_by_torch
     session = open_session(settings)
     assert session.target.transformer.blocks.run is runs
-    assert session.hardware()["kernels"] == ("compiled" if speedup > 1 else "torch")
+    assert session.hardware()["kernels"] == ("compiled" if vectors else "torch")
     plain = replace(settings, method=MethodSettings("jacobi"), drafter_path=None)
     assert open_session(plain).with_settings(settings).drafter.blocks.run is runs
     forced = replace(settings, compile="on")
@@ -129,8 +129,8 @@ def test_whose_kernels_where_they_are_faster_unless_they_are_off(
 def test_on_a_gpu_steps_run_by_triton_where_they_can(
     settings, capability, steps, checkpoint, monkeypatch
 ) -> None:
-    kernels = pytest.importorskip("models.cuda_steps")
-    monkeypatch.setattr("runs.fusing.pick_device", lambda name: torch.device("cuda", 0))
+    kernels = pytest.importorskip("models.cuda.steps")
+    monkeypatch.setattr("models.backends.pick_device", lambda name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(kernels, "build", lambda blocks: None)
     half, single = network().to(kernels.TYPE), network()
@@ -145,7 +145,7 @@ def network() -> Transformer:
 
 
 def test_without_a_c_compiler_torch_runs_the_steps(monkeypatch, caplog) -> None:
-    kernels = pytest.importorskip("models.cuda_steps")
+    kernels = pytest.importorskip("models.cuda.steps")
 
     def fails(*_args: object) -> None:
         raise RuntimeError("Failed to find C compiler.\nPlease specify one.")

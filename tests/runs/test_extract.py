@@ -225,7 +225,7 @@ def test_own_samples_are_the_images_of_generate_images(checkpoint, prompts, tmp_
 def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(extract, "SCENES", 2)
     captions = {"train": ["a red dot", "a blue dot", "x" * 500]}
-    monkeypatch.setattr(extract, "scene_captions", lambda split, count: captions[split][:count])
+    monkeypatch.setattr(extract, "sample_captions", lambda split, count: captions[split][:count])
     for method in ("jacobi", "eagle2"):
         extract_tokens(drawn(tmp_path / method, checkpoint, method=method, num_images=3))
     assert content(tmp_path / "jacobi") == content(tmp_path / "eagle2")

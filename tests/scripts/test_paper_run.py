@@ -143,7 +143,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch) -> None:
     assert measured() and not measured()
     (out.parent / "hashes.json").write_text("{}")
     assert measured(), "the weights are others now"
-    for file in ("main.py", "decoding/engine.py", "models/kernels/network.h"):
+    for file in ("main.py", "decoding/engine.py", "models/cpu/kernels/network.h"):
         (copy / file).write_text("other code")
         assert measured() and not measured(), file
     failing = tmp_path / "failing"

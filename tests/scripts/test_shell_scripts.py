@@ -101,7 +101,7 @@ def test_what_passed_counts_for_the_same_command_only(tmp_path) -> None:
 def test_other_weights_and_other_code_are_checked_again(tmp_path) -> None:
     copy, drafter = copied_checkout(tmp_path / "copy"), tmp_path / "model" / "drafter"
     drafter.mkdir(parents=True)
-    weights, code = drafter / "weights", copy / "models/kernels/network.h"
+    weights, code = drafter / "weights", copy / "models/cpu/kernels/network.h"
     for file, text, count in (
         (weights, "one", CELLS), (weights, "one", 0), (weights, "two", CELLS), (code, "", CELLS)
     ):  # fmt: skip

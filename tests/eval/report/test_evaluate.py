@@ -21,9 +21,9 @@ from configs.fields import SettingsError
 from eval.metrics import registry
 from eval.metrics.base import Score
 from eval.metrics.intervals import Estimate
-from eval.metrics.networks import AttributeNetwork
 from eval.report.evaluate import compute_scores, evaluate, with_prices
 from eval.report.run import read_run, read_runs
+from scenes.attribute_network import AttributeNetwork
 from scenes.painting import rendered_scenes
 
 COUNT = 24
@@ -197,7 +197,7 @@ def test_images_of_another_size_are_a_named_skip(tmp_path):
 
 def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path, monkeypatch):
     few = partial(rendered_scenes, count=30)
-    monkeypatch.setattr("eval.report.evaluate.rendered_scenes", few)
+    monkeypatch.setattr("eval.report.evaluate.sample_reference", few)
     runs = [read_run(str(folders[0]), "ar")]
     chosen = settings_of(tmp_path, folders[0], metrics="tiny_fid")
     scores, skipped = compute_scores(chosen, runs)

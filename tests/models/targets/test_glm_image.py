@@ -27,7 +27,6 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 
 import main
 from adt_tree import Pipeline
-from adt_tree.page.stage import Wish, stages
 from adt_tree.sources import source_values
 from configs.command_line import read
 from configs.schema import SamplingSettings
@@ -39,6 +38,7 @@ from models.codecs.glm_codec import vision_network
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from models.targets.glm_image import GlmImage, GlmWords
+from page.stage import Wish, stages
 from runs.session import Session, open_session
 from support.json_files import read_lines
 

@@ -23,8 +23,8 @@ from drafters.loading import drafter_network
 from models.base import ImageRope
 from models.codecs.vqgan import VqganConfig, write_config
 from models.codecs.vqgan_network import Vqgan
+from models.cpu.fused import can_fuse
 from models.files.network import Network
-from models.fused import can_fuse
 from models.registry import FAMILIES
 from runs.check.files import Examination
 

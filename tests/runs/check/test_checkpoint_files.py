@@ -20,7 +20,7 @@ from decoding.engine import Engine
 from decoding.images import Job
 from drafters.loading import load_drafter
 from drafters.mixed import MixedDrafter
-from models.linear import Linear
+from models.cpu.linear import Linear
 from runs.check import files as files_module
 from runs.session import DTYPES, Session, open_session
 

@@ -1,0 +1,105 @@
+"""--compile: networks run kernels that are compiled on this machine."""
+
+import importlib.util
+import logging
+import platform
+from collections.abc import Callable
+from itertools import chain
+
+import torch
+from torch import nn
+from torch.backends.cpu import get_cpu_capability
+
+from configs.fields import SettingsError, mismatch
+from configs.model import INDUCTOR, EngineSettings
+from models.cpu.fused import run_fused
+from models.cpu.linear import pack_weights
+from models.cpu.native import NoKernels, kernels
+from models.transformer import BY_TORCH, Blocks
+from support.compiler import missing_compiler
+from support.devices import pick_device
+from support.output import remark
+
+log = logging.getLogger(__name__)
+
+
+def kernels_for(settings: EngineSettings) -> Callable[..., None]:
+    """Return what lets networks run the kernels of --compile; a SettingsError without them."""
+    device = pick_device(settings.device)
+    if settings.compile == INDUCTOR and (lacking := missing_compiler(device)):
+        raise _uncompiled(INDUCTOR, lacking)
+    if settings.compile == "off":
+        return _run_by_torch
+    if device.type == "cuda":
+        return use_triton if _has_triton(settings, device) else _run_by_torch
+    try:
+        kernels()
+    except NoKernels as error:
+        if settings.compile == "on":
+            raise _uncompiled("on", error) from error
+        remark(f"layers run by torch's kernels, which are slower: {error}")
+        return _run_by_torch
+    return fuse if settings.compile == "on" or has_vectors() else _run_by_torch
+
+
+def has_vectors() -> bool:
+    """Return whether the processor has AVX2 or NEON, for which the kernels are written."""
+    return platform.machine() in ("arm64", "aarch64") or "AVX" in get_cpu_capability()
+
+
+def _run_by_torch(*_networks: nn.Module) -> None:
+    """Let networks run torch's kernels, as they do from the start."""
+
+
+def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
+    """Return whether a GPU can run Triton's kernels; rounds over several GPUs are not captured."""
+    return (
+        settings.device_map == "single"
+        and importlib.util.find_spec("triton") is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)  # with products in bf16
+    )
+
+
+def use_triton(*networks: nn.Module) -> None:
+    """Let bf16 networks run the steps between their products by kernels of Triton.
+
+    These need a C compiler and Python's headers, and a tile may need more memory than a GPU has.
+    """
+    modules = chain.from_iterable(network.modules() for network in networks)
+    found = [module for module in modules if isinstance(module, Blocks)]
+    try:
+        from models.cuda import steps  # importing Triton takes a second
+
+        found = [net for net in found if net.blocks[0].mlp_norm.weight.dtype == steps.TYPE]
+        # Build all before changing a layer: if one fails, no layer is left with Triton.
+        for net in found:
+            steps.build(net)
+    except Exception as error:  # whatever a compiler says: images are the same without
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        log.warning("Layers run by torch's kernels, which are slower: %s", reason)
+        return
+    ours = steps.StepsInKernels()
+    for block in chain.from_iterable(net.blocks for net in found):
+        block.steps = ours
+
+
+def _uncompiled(choice: str, reason: object) -> SettingsError:
+    return mismatch("--compile", repr(choice), "off or auto", f"Here {reason}.")
+
+
+def fuse(*networks: nn.Module) -> None:
+    """Let networks run kernels of our own where they can."""
+    for network in networks:
+        pack_weights(network)
+        for blocks in network.modules():
+            if isinstance(blocks, Blocks):
+                blocks.run = run_fused
+
+
+def whose_kernels(network: nn.Module) -> str:
+    """Return whose kernels run a network's layers: "compiled" ones, "triton"'s or "torch"'s."""
+    found = [module for module in network.modules() if isinstance(module, Blocks)]
+    if any(blocks.run is run_fused for blocks in found):
+        return "compiled"
+    steps = [block.steps for blocks in found for block in blocks.blocks]
+    return "torch" if all(type(one) is type(BY_TORCH) for one in steps) else "triton"

@@ -1,0 +1,201 @@
+"""What blocks do between their matrix products on a GPU, by kernels of Triton.
+
+For a few tokens, launching an operation takes a GPU longer than its work. So each step is one
+kernel: a norm with the sum before it; the norm and rotation of heads with writing the cache; the
+gate of an MLP. Attention is in `models.cuda.attention`. Between their loads and stores the kernels
+compute in fp32, where torch rounds after every operation.
+"""
+
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from models.base import Context
+from models.cuda.attention import SIZES, attend, changing
+from models.rotary import rotate_pairs
+from models.transformer import MLP, Attention, Blocks, HeadNorm, Rotation, Steps
+
+TYPE = torch.bfloat16  # fp32 and fp64 are for comparing, by torch's kernels; there is no fp16
+_GATED = 1024  # channels that a program of `_gate` computes
+_HEADS = 4  # of a token, that a program of `_place` places
+
+
+class StepsInKernels(Steps):
+    """All steps by kernels.
+
+    Other types, heads that no tile fits, and passes over a cache without slots that kernels could
+    write themselves, as those of training, are left to torch.
+    """
+
+    def read(
+        self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
+    ) -> Tensor:
+        cache = context.cache
+        if not _fits(qkv) or qkv.shape[-1] not in SIZES or not hasattr(cache, "seen"):
+            return super().read(attention, qkv, rotation, context)
+        seen = cache.seen(attention.layer)
+        q = place(attention, qkv, rotation, seen, cache.slots)
+        return attend(q, *seen, context.mask, cache.ends)
+
+    def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
+        # a drafter's first block has no norm
+        fits = _fits(x) and isinstance(norm, nn.RMSNorm)
+        return add_norm(norm, x)[1] if fits else super().norm(norm, x)
+
+    def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        if y is None:
+            return x, self.norm(norm, x)
+        return add_norm(norm, x, y) if _fits(x) and _fits(y) else super().add_norm(norm, x, y)
+
+    def gate(self, mlp: MLP, gate_up: Tensor) -> Tensor:
+        return gate(mlp, gate_up) if _fits(gate_up) else super().gate(mlp, gate_up)
+
+
+def _fits(x: Tensor) -> bool:
+    # the kernels have no backward pass
+    return x.dtype == TYPE and x.is_contiguous() and not torch.is_grad_enabled()
+
+
+def build(blocks: Blocks) -> None:
+    """Run every step once; raises what Triton does where it cannot compile a kernel."""
+    spec, block = blocks.spec, blocks.blocks[0]
+    zeros = partial(torch.zeros, dtype=TYPE, device=block.mlp_norm.weight.device)
+    for n in (1, 17):  # both tiles of attention
+        x = zeros(1, n, spec.hidden)
+        add_norm(block.mlp_norm, x)
+        add_norm(block.mlp_norm, x, x)
+        gate(block.mlp, zeros(1, n, 2 * spec.intermediate))
+        if (size := spec.head_dim) in SIZES:
+            qkv, turn = zeros(1, n, spec.heads + 2 * spec.kv_heads, size), zeros(1, n, 1, size)
+            keys, slots = zeros(1, spec.kv_heads, n, size), torch.arange(n, device=x.device)[None]
+            q = place(block.attention, qkv, (turn, turn), (keys, keys), slots)
+            attend(q, keys, keys, zeros(1, 1, n, n), slots[:, -1] + 1)
+
+
+def add_norm(norm: nn.RMSNorm, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return x + y, or x without y, and that normed; all (rows, n, hidden), contiguous."""
+    hidden = x.shape[-1]
+    total = x if y is None else torch.empty_like(x)
+    normed = torch.empty_like(x)
+    _add_norm[(x.numel() // hidden,)](
+        x, x if y is None else y, norm.weight, total, normed, hidden, norm.eps, ADDS=y is not None,
+        WIDTH=triton.next_power_of_2(hidden), num_warps=8,
+    )  # fmt: skip
+    return total, normed
+
+
+@triton.jit
+def _add_norm(
+    x, y, weight, total, normed, hidden, eps, ADDS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    channel = tl.arange(0, WIDTH)
+    inside = channel < hidden
+    at = tl.program_id(0).to(tl.int64) * hidden + channel
+    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        values += tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+        # The norm reads the sum as it is stored.
+        stored = values.to(total.dtype.element_ty)
+        tl.store(total + at, stored, mask=inside)
+        values = stored.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(values * values, 0) / hidden + eps)
+    values *= scale * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
+    tl.store(normed + at, values.to(normed.dtype.element_ty), mask=inside)
+
+
+def gate(mlp: MLP, gate_up: Tensor) -> Tensor:
+    """Return the activation of the first half (rows, n, width) times the second."""
+    rows, n, both = gate_up.shape
+    out = gate_up.new_empty(rows, n, both // 2)
+    _gate[rows * n, triton.cdiv(both // 2, _GATED)](
+        gate_up, out, both // 2, GELU=mlp.gelu, PART=_GATED
+    )
+    return out
+
+
+@triton.jit
+def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * PART + tl.arange(0, PART)
+    inside = channel < width
+    at = gate_up + token * 2 * width + channel
+    x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(at + width, mask=inside, other=0.0).to(tl.float32)
+    # GELU's approximation by tanh is a sigmoid, too: 0.5 (1 + tanh z) = sigmoid(2 z).
+    slope = 1.5957691216 * (1.0 + 0.044715 * x * x) if GELU else 1.0
+    y = x * tl.sigmoid(slope * x) * up
+    tl.store(out + token * width + channel, y.to(out.dtype.element_ty), mask=inside)
+
+
+def place(
+    attention: Attention,
+    qkv: Tensor,
+    rotation: Rotation,
+    cached: tuple[Tensor, Tensor],
+    slots: Tensor,
+) -> Tensor:
+    """Return queries (rows, heads, n, head_dim), normed and rotated; cache keys and values.
+
+    Args:
+        attention: whose heads they are.
+        qkv: as `Steps.read` takes it, contiguous.
+        rotation: of the tokens.
+        cached: keys and values (rows, kv_heads, m, head_dim), which lie alike.
+        slots: (rows, n) of them for the new ones.
+    """
+    (rows, n, _, size), norm, (cos, sin) = qkv.shape, attention.qk_norm, rotation
+    heads, kv_heads = attention.heads, attention.kv_heads
+    q = qkv.new_empty(rows, n, heads, size)
+    centred = isinstance(norm, HeadNorm)
+    # without a norm the kernel reads neither
+    weight = cos if norm is None else norm.weight
+    bias = norm.bias if centred else weight
+    _place[rows * n, triton.cdiv(heads + 2 * kv_heads, _HEADS)](
+        qkv, q, *cached, weight, bias, cos, sin, slots, *cached[0].stride()[:3],
+        *cos.stride()[:2], slots.stride(0), n, heads, kv_heads, getattr(norm, "eps", 0.0),
+        NORMED=norm is not None, CENTRED=centred, PAIRS=attention.rotate is rotate_pairs,
+        SIZE=size, HEADS=_HEADS, num_warps=1,
+    )  # fmt: skip
+    return q.transpose(1, 2)
+
+
+@triton.jit(**changing("n", "slots_row", addresses=("slots",)))
+def _place(
+    qkv, q, keys, values, weight, bias, cos, sin, slots, to_row, to_head, to_slot, turn_row,
+    turn_token, slots_row, n, heads, kv_heads, eps, NORMED: tl.constexpr, CENTRED: tl.constexpr,
+    PAIRS: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """Norm and rotate some heads of a token, and store each where it belongs."""
+    token = tl.program_id(0).to(tl.int64)
+    row, number = token // n, token % n
+    head, channel = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None], tl.arange(0, SIZE)
+    # queries, then keys, then values
+    is_q, turns, there = head < heads, head < heads + kv_heads, head < heads + 2 * kv_heads
+    partner = channel ^ 1 if PAIRS else (channel + SIZE // 2) % SIZE  # of a channel's rotation
+    at = qkv + (token * (heads + 2 * kv_heads) + head) * SIZE
+    raw = tl.load(at + channel, mask=there, other=0.0)
+    x, y = raw.to(tl.float32), tl.load(at + partner, mask=turns, other=0.0).to(tl.float32)
+    if CENTRED:
+        mean = tl.sum(x, 1)[:, None] / SIZE
+        x -= mean
+        y -= mean
+    if NORMED:
+        scale = tl.rsqrt(tl.sum(x * x, 1)[:, None] / SIZE + eps)
+        weight += head * SIZE
+        x *= scale * tl.load(weight + channel, mask=turns, other=0.0).to(tl.float32)
+        y *= scale * tl.load(weight + partner, mask=turns, other=0.0).to(tl.float32)
+    if CENTRED:
+        bias += head * SIZE
+        x += tl.load(bias + channel, mask=turns, other=0.0).to(tl.float32)
+        y += tl.load(bias + partner, mask=turns, other=0.0).to(tl.float32)
+    turn = row * turn_row + number * turn_token + channel
+    x = x * tl.load(cos + turn).to(tl.float32) + y * tl.load(sin + turn).to(tl.float32)
+    x = x.to(q.dtype.element_ty)
+    tl.store(q + (token * heads + head) * SIZE + channel, x, mask=is_q)
+    to = row * to_row + tl.load(slots + row * slots_row + number) * to_slot + channel
+    tl.store(keys + to + (head - heads) * to_head, x, mask=turns & (head >= heads))
+    to_values = values + to + (head - heads - kv_heads) * to_head
+    tl.store(to_values, raw, mask=there & (head >= heads + kv_heads))

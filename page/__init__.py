@@ -1,0 +1,1 @@
+"""The web page of `demo` and the OpenAI image API, which one server offers."""

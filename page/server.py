@@ -1,0 +1,94 @@
+"""`demo`: load the model, then serve the page and the API until Ctrl-C."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.request import getproxies
+
+from adt_tree.pipeline import Pipeline
+from configs.fields import mismatch
+from configs.tools import PageSettings
+from page.stage import HERE
+from support.durable import make_writable
+from support.progress import announce
+
+if TYPE_CHECKING:  # slow to import
+    from gradio import Blocks
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# The browser loads nothing but what this server sends.
+POLICY = (
+    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; font-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self' blob:"
+)
+NO_PROXY = ("no_proxy", "NO_PROXY")  # libraries read either
+
+
+def serve(settings: PageSettings) -> None:
+    make_writable("output_dir", Path(settings.output_dir).absolute())
+    engine = settings.engine
+    announce(f"loading the model ({engine.model}) from {engine.model_path}")
+    page, url = launch(settings, Pipeline({}, settings.given))
+    print(f"{url}: the page; Ctrl-C ends it", flush=True)
+    page.block_thread()
+
+
+def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
+    """Serve a pipeline's page and API from a thread; returns the page and its address."""
+    folder = Path(settings.output_dir).absolute()
+    os.environ |= {  # gradio and matplotlib, which it loads, read them when they are imported
+        "MPLCONFIGDIR": str(folder / "matplotlib"),
+        "GRADIO_TEMP_DIR": str(folder / "gradio"),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    # gradio calls its own server once, which a proxy cannot reach
+    direct = [getproxies().get("no"), "localhost", "127.0.0.1", settings.share_on]
+    os.environ |= dict.fromkeys(NO_PROXY, ",".join(filter(None, direct)))
+    from starlette.middleware import Middleware
+    from starlette.routing import Mount
+
+    from page.api import ImageApi
+    from page.app import THEME, build_page, fast_methods
+
+    page = build_page(pipe, settings.drafted, settings.visitors)
+    api = ImageApi(pipe, ("ar", *fast_methods(settings.drafted)), settings.visitors)
+    try:
+        _, url, _ = page.launch(
+            server_name=settings.share_on,
+            server_port=settings.port,
+            prevent_thread_lock=True,
+            _frontend=False,  # no second test call, which a busy machine answers too late
+            quiet=True,
+            share=False,
+            ssr_mode=False,
+            num_workers=0,  # a second process would outlive Ctrl-C and keep the next port
+            footer_links=[],
+            theme=THEME,
+            css_paths=HERE / "stage.css",
+            app_kwargs={
+                "middleware": [Middleware(own_policy)],
+                "routes": [Mount("/v1", app=api.app)],
+            },
+        )
+    except OSError as error:
+        expected = f"a free port of {settings.share_on}"
+        advice = "If it is free, this machine is too busy to start a server. Try again."
+        raise mismatch("--port", str(settings.port), expected, advice) from error
+    return page, url
+
+
+def own_policy(app: "ASGIApp") -> "ASGIApp":
+    """Return an application that adds the policy to every answer."""
+
+    async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        async def sent(message: "Message") -> None:
+            if message["type"] == "http.response.start":
+                policy = (b"content-security-policy", POLICY.encode())
+                message["headers"] = [*message.get("headers", ()), policy]
+            await send(message)
+
+        await app(scope, receive, sent)
+
+    return run

@@ -1,0 +1,304 @@
+"""The OpenAI image API of the page's server, as the official client sees it."""
+
+import base64
+import io
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.request import Request, build_opener
+
+import numpy as np
+import pytest
+import torch
+from openai import APIStatusError, OpenAI
+from openai.types import ImagesResponse
+from PIL import Image
+
+from adt_tree import Pipeline
+from page.api import MOST_BYTES
+from page.batches import GATHER, ImageQueue, Order, next_batch
+from page.server import NO_PROXY, launch
+from runs.commands import page_settings
+
+# in the process of the page's tests, which has gradio loaded
+pytestmark = pytest.mark.xdist_group(str(Path(__file__).with_name("test_page.py")))
+CAT = "a cat"
+
+
+class Gate:
+    """Lets batches go round by round; stands before the weights of a pipeline."""
+
+    def __init__(self, pipe: Pipeline):
+        self._draw = pipe.weights.draw
+        self.batches: list[int] = []  # images of each batch
+        self.ended = 0  # batches
+        self.rounds = 0
+        self.fault: Exception | None = None
+        self.way = threading.Event()
+        self.way.set()
+
+    def draw(self, settings, jobs, watcher=None) -> Iterator:
+        if self.fault is not None:
+            raise self.fault
+        self.batches.append(len(jobs))
+        return self._gated(self._draw(settings, jobs, watcher))
+
+    def _gated(self, steps: Iterator) -> Iterator:
+        try:
+            for step in steps:
+                assert self.way.wait(30)
+                self.rounds += 1
+                yield step
+        finally:
+            self.ended += 1
+
+
+class KeptOrders(ImageQueue):
+    def put(self, order: Order) -> None:
+        super().put(order)
+        orders.append(order)
+
+
+orders: list[Order] = []
+
+
+@dataclass
+class Served:
+    url: str
+    pipe: Pipeline
+    gate: Gate
+
+    def __post_init__(self):
+        self.client = OpenAI(base_url=f"{self.url}v1", api_key="none", max_retries=0, timeout=30)
+
+    def images(self, prompt: str = CAT, **own) -> ImagesResponse:
+        return self.client.images.generate(prompt=prompt, **own)
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint, tmp_path_factory) -> Iterator[Served]:
+    """Two requests may wait; gradio's own test call came too late, and a proxy was set."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    texts = {"model_path": str(checkpoint), "dtype": "fp64", "device": "cpu", "port": port}
+    texts |= {"visitors": "2", "output_dir": str(tmp_path_factory.mktemp("page"))}
+    settings = page_settings(texts)
+    pipe = Pipeline({}, settings.given)
+    pipe.set_progress_bar_config(disable=True)
+    gate = Gate(pipe)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MPLCONFIGDIR", "GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"):
+            patch.setenv(name, "")  # the server's own are gone after the tests
+        for name in NO_PROXY:
+            patch.setenv(name, "example.org")
+        patch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing is there
+        patch.setattr("gradio.networking.url_ok", lambda url: False)
+        patch.setattr(pipe.weights, "draw", gate.draw)
+        patch.setattr("page.api.ImageQueue", KeptOrders)
+        page, url = launch(settings, pipe)
+        yield Served(url, pipe, gate)
+        page.close()
+
+
+def pixels(answer: ImagesResponse) -> list[np.ndarray]:
+    files = [base64.b64decode(image.b64_json) for image in answer.data]
+    return [np.asarray(Image.open(io.BytesIO(file))) for file in files]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_proxy_is_left_out_for_this_machine_only(served):
+    for name in ("no_proxy", "NO_PROXY"):
+        assert os.environ[name] == "example.org,localhost,127.0.0.1,127.0.0.1"
+
+
+def test_the_model_is_listed(served):
+    (model,) = served.client.models.list()
+    assert (model.id, model.object) == ("tiny", "model")
+    assert served.client.models.retrieve("tiny") == model
+    for ask in (served.client.models.retrieve, lambda name: served.images(model=name)):
+        with pytest.raises(APIStatusError, match="'dall-e-3' does not exist.*'tiny'") as caught:
+            ask("dall-e-3")
+        assert (caught.value.status_code, caught.value.code) == (404, "model_not_found")
+
+
+def test_a_seed_gives_the_images_of_the_pipeline(served):
+    size = served.pipe.weights.target.grid
+    answer = served.images(model="tiny", n=2, extra_body={"seed": 5}, user="", size="auto")
+    wanted = [np.asarray(image) for image in served.pipe(CAT, num_images=2, seed=5).images]
+    assert np.array_equal(pixels(answer), wanted) and not np.array_equal(*wanted)
+    height, width = wanted[0].shape[:2]
+    assert (answer.size, answer.seed) == (f"{width}x{height}", 5)
+    assert answer.usage.output_tokens == 2 * size.tokens and answer.output_format == "png"
+    own = {"method": "jacobi", "cfg": 1.5, "temperature": 0.5, "top_k": 9, "seed": 5}
+    own |= {"output_compression": 100}
+    other = served.images(size=answer.size, response_format="b64_json", extra_body=own)
+    pipe = Pipeline.from_pipe(served.pipe, method="jacobi", cfg=1.5, temperature=0.5, top_k=9)
+    assert np.array_equal(pixels(other), [np.asarray(pipe(CAT, seed=5).images[0])])
+    assert not np.array_equal(pixels(other)[0], wanted[0])
+
+
+def test_without_a_seed_the_images_differ_and_the_seed_is_told(served):
+    first, second = served.images(), served.images()
+    assert first.seed != second.seed
+    assert np.array_equal(pixels(served.images(extra_body={"seed": first.seed})), pixels(first))
+
+
+@pytest.mark.parametrize(
+    ("values", "param", "message"),
+    [
+        ({"size": "1024x1024"}, "size", r"size: expected (\d+)x\1 or auto, got '1024x1024'"),
+        ({"n": 11}, "n", "n: expected a whole number from 1 to 10, got 11"),
+        ({"method": "magic"}, "method", "method: expected ar, .*, got 'magic'"),
+        ({"temperature": "hot"}, "temperature", "temperature: expected a number, got 'hot'"),
+        ({"prompt": [CAT]}, "prompt", "expected one text, got .'a cat'.. Send one request per"),
+        ({"guidance_scale": 2}, "guidance_scale", "'guidance_scale'. Use cfg."),
+        ({"nodes": 3}, "nodes", "'nodes'. It is set when the server starts, by --nodes."),
+        ({"torch_dtype": "bf16"}, "torch_dtype", "when the server starts, by --dtype."),
+        ({"prompt": "word " * 300}, "prompt", "prompt: expected a shorter prompt"),
+        ({"prompt": " "}, "prompt", "prompt: expected text that is not blank, got ' '"),
+        ({"response_format": "url"}, "response_format", "expected b64_json, since this server"),
+        ({"stream": True}, "stream", "stream: expected false, since .*, got True"),
+        ({"output_compression": 50}, "output_compression", "expected 100, since PNG .*, got 50"),
+        ({"style": "vivid"}, "style", "Unknown parameter: 'style'. Say it in the prompt."),
+        ({"width": 128}, "width", "Unknown parameter: 'width'. Use size."),
+        ({"negative_prompt": "x"}, "negative_prompt", "parameter: 'negative_prompt'.$"),
+        ({"tempreature": 1}, "tempreature", "Unknown parameter: .* Did you mean temperature?"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused(served, values, param, message):
+    with pytest.raises(APIStatusError, match=message) as caught:
+        served.images(extra_body=values)
+    error = caught.value
+    assert (error.status_code, error.type, error.param) == (400, "invalid_request_error", param)
+
+
+JSON = "application/json; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "kind", "status", "message"),
+    [
+        ("images/generations", b"prompt=cat", "text/plain", 415, "expected application/json"),
+        ("images/generations", b"{", JSON, 400, "The body is not JSON"),
+        ("images/generations", b"[1]", JSON, 400, "not an object"),
+        ("images/generations", b'{"prompt": "\\ud800"}', JSON, 400, "not UTF-8"),
+        ("images/generations", b'{"prompt": "a", "\\ud800": 1}', JSON, 400, "Unknown parameter"),
+        ("images/generations", b" " * (MOST_BYTES + 1), JSON, 413, "longer than"),
+        ("images/generations", None, JSON, 405, "Method Not Allowed: GET /v1/images/generations"),
+        ("chat/completions", b"{}", JSON, 404, "Not Found: POST /v1/chat/completions"),
+    ],
+)
+def test_every_error_has_the_form_of_the_api(served, path, content, kind, status, message):
+    request = Request(f"{served.url}v1/{path}", content, {"Content-Type": kind})
+    with pytest.raises(HTTPError) as caught:
+        build_opener().open(request, timeout=30)  # urlopen would keep the proxy for other tests
+    error = json.load(caught.value)["error"]
+    assert caught.value.code == status and message in error["message"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (FloatingPointError("weights: NaN"), "weights: NaN"),
+        (torch.OutOfMemoryError(), "--batch_size"),
+        (RuntimeError("a shape"), "its terminal shows why"),
+    ],
+)
+def test_what_fails_while_it_is_generated_is_told(served, monkeypatch, fault, message):
+    monkeypatch.setattr(served.gate, "fault", fault)
+    with pytest.raises(APIStatusError, match=message) as caught:
+        served.images()
+    assert (caught.value.status_code, caught.value.type) == (500, "server_error")
+    monkeypatch.undo()
+    assert served.images().data  # the next request is answered
+
+
+@pytest.fixture
+def closed(served) -> Iterator[Gate]:
+    """The gate, closed until the test opens it, with a batch of one image before it."""
+    gate = served.gate
+    gate.way.clear()
+    gate.batches.clear()
+    orders.clear()
+    gate.ended = 0
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(served.images)
+        try:
+            until(lambda: gate.batches == [1])
+            yield gate
+        finally:
+            gate.way.set()
+            assert len(first.result().data) == 1
+
+
+def test_requests_that_wait_are_generated_together_up_to_a_limit(served, closed):
+    asked = [{"prompt": CAT, "n": 2, "seed": 1}, {"prompt": "two dogs", "seed": 2}]
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(lambda own=own: served.images(extra_body=own)) for own in asked]
+        until(lambda: len(orders) == 3)
+        with pytest.raises(APIStatusError, match="Too many requests wait") as caught:
+            served.images()
+        assert (caught.value.status_code, caught.value.type) == (429, "rate_limit_error")
+        closed.way.set()
+        answers = [answer.result() for answer in answers]
+    assert closed.batches == [1, 3]
+    for own, answer in zip(asked, answers, strict=True):
+        call = {"num_images": own.get("n", 1), "seed": own["seed"]}
+        wanted = served.pipe(own["prompt"], **call).images
+        assert np.array_equal(pixels(answer), [np.asarray(image) for image in wanted])
+
+
+def test_a_client_that_leaves_ends_its_images(served, closed):
+    waits = sent(served, n=2)
+    until(lambda: len(orders) == 2)
+    waits.close()
+    until(lambda: orders[1].images.cancelled())
+    closed.way.set()
+    until(lambda: closed.ended == 1)
+    time.sleep(3 * GATHER)
+    closed.way.clear()
+    begun = sent(served, n=3)
+    until(lambda: len(closed.batches) == 2)
+    assert closed.batches == [1, 3]  # none of 2
+    begun.close()
+    until(lambda: orders[2].images.cancelled())
+    rounds = closed.rounds
+    closed.way.set()
+    until(lambda: closed.ended == 2)
+    assert closed.rounds == rounds + 1
+
+
+def sent(served: Served, **own) -> HTTPConnection:
+    connection = HTTPConnection(served.url.split("/")[2], timeout=30)
+    body = json.dumps({"prompt": CAT} | own)
+    connection.request("POST", "/v1/images/generations", body, {"Content-Type": JSON})
+    return connection
+
+
+def test_a_batch_has_equal_settings_and_at_most_its_size():
+    def order(images: int, settings: SimpleNamespace) -> Order:
+        return Order(settings, ["job"] * images)
+
+    one, other = SimpleNamespace(batch_size=4, cfg=1), SimpleNamespace(batch_size=4, cfg=2)
+    waiting = [order(2, one), order(1, other), order(3, one), order(1, one), order(1, one)]
+    assert next_batch(waiting) == [waiting[0], *waiting[3:]] and next_batch([]) == []
+    large = [order(9, one), order(1, one)]
+    assert next_batch(large) == large[:1]
