@@ -47,8 +47,6 @@ def frechet_distance(one: Gaussian, other: Gaussian) -> float:
 class Fid(Metric):
     """The distance, with an interval that tells how far other generated images might move it."""
 
-    needs_reference = True
-
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return one score; Unavailable without two images on each side."""
         least = min(len(images), len(reference))

@@ -9,8 +9,6 @@ from eval.metrics.store import FeatureStore
 class Metric:
     """One figure, or several that belong together, mostly from the features of one network."""
 
-    needs_reference = False  # whether it compares with real images
-
     def __init__(
         self,
         name: str,

@@ -49,8 +49,6 @@ class PrecisionRecall(Metric):
     real images that lie among the generated ones.
     """
 
-    needs_reference = True
-
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return two scores; Unavailable for three images or fewer.
 

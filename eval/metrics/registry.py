@@ -21,22 +21,21 @@ class Parts(NamedTuple):
     figure: str  # a Metric
     network: str | None = None  # an ImageNetwork
     flag: str | None = None  # of the network's weights
+    needs_reference: bool = False  # whether it compares with real images
 
 
-_ATTRIBUTES = "scenes.attribute_network:AttributeNetwork"
+_ATTRIBUTES = "scenes.attribute_network:AttributeNetwork", "attributes_path"
+_CLIP = "eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork"
+_FID, _PR = "eval.metrics.fid:Fid", "eval.metrics.precision_recall:PrecisionRecall"
 METRICS = {
-    "accuracy": Parts("scenes.accuracy:Accuracy", _ATTRIBUTES, "attributes_path"),
-    "tiny_fid": Parts("eval.metrics.fid:Fid", _ATTRIBUTES, "attributes_path"),
-    "tiny_pr": Parts(
-        "eval.metrics.precision_recall:PrecisionRecall", _ATTRIBUTES, "attributes_path"
-    ),
-    "fid": Parts("eval.metrics.fid:Fid", "eval.metrics.networks:Inception", "inception_path"),
-    "pr": Parts(
-        "eval.metrics.precision_recall:PrecisionRecall", "eval.metrics.networks:Vgg", "vgg_path"
-    ),
-    "clip": Parts("eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork", "clip_path"),
-    "hpsv2": Parts("eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork", "hpsv2_path"),
-    "hpsv21": Parts("eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork", "hpsv21_path"),
+    "accuracy": Parts("scenes.accuracy:Accuracy", *_ATTRIBUTES),
+    "tiny_fid": Parts(_FID, *_ATTRIBUTES, needs_reference=True),
+    "tiny_pr": Parts(_PR, *_ATTRIBUTES, needs_reference=True),
+    "fid": Parts(_FID, "eval.metrics.networks:Inception", "inception_path", needs_reference=True),
+    "pr": Parts(_PR, "eval.metrics.networks:Vgg", "vgg_path", needs_reference=True),
+    "clip": Parts(*_CLIP, "clip_path"),
+    "hpsv2": Parts(*_CLIP, "hpsv2_path"),
+    "hpsv21": Parts(*_CLIP, "hpsv21_path"),
 }
 
 
@@ -44,17 +43,18 @@ def build_metric(
     name: str, settings: EvaluateSettings, store: FeatureStore, device: torch.device
 ) -> Metric:
     """Return a metric with its network, which metrics built one after the other share."""
-    figure, network, flag = METRICS[name]
+    entry = METRICS[name]
+    flag = entry.flag
     models = {  # open_clip's model, and whether images are padded in place of cropped
         "clip_path": (settings.clip_model,),
         "hpsv2_path": (HPS_MODEL, True),
         "hpsv21_path": (HPS_MODEL, True),
     }
     loaded = None
-    if network is not None:
-        path, kind = getattr(settings, flag), resolve_name(network)
+    if entry.network is not None:
+        path, kind = getattr(settings, flag), resolve_name(entry.network)
         loaded = _network(kind, flag, path, device, *models.get(flag, ()))
-    return resolve_name(figure)(name, loaded, store, settings)
+    return resolve_name(entry.figure)(name, loaded, store, settings)
 
 
 @lru_cache(maxsize=1)  # the largest take 4 GB: only the latest is kept

@@ -158,7 +158,7 @@ def compute_scores(settings: EvaluateSettings, runs: Sequence[Run]) -> tuple[Sco
     reference: ImageSet | None = None
     for name in names:
         try:
-            if METRICS[name].figure.needs_reference and reference is None:
+            if METRICS[name].needs_reference and reference is None:
                 reference = _reference(settings, tiny)
                 remarks += [f"{reference.name}: left out {text}" for text in reference.left_out]
             metric = build_metric(name, settings, store, device)

@@ -122,8 +122,9 @@ def _lacking_columns(rows: dict[str, MethodSettings], examination: Examination) 
 
 def _lacks(metric: str, settings: EvaluateSettings, model: str) -> str | None:
     """Return what a metric cannot be computed without; None if it can be."""
-    figure, _, flag = METRICS[metric]
-    if figure.needs_reference and settings.ref_dir is None and model != "tiny":
+    entry = METRICS[metric]
+    flag = entry.flag
+    if entry.needs_reference and settings.ref_dir is None and model != "tiny":
         return 'it needs real images; EVALUATE="--ref_dir FOLDER" names them'
     try:
         if flag is not None:
