@@ -1,6 +1,6 @@
 """The acceptance rules: one entry each, and the numbers of the relaxed ones.
 
-A new rule is an entry here, one in runs/methods.py and a module in decoding/verifiers.
+A new rule is an entry here, one in runs/methods.py and a module in decoding/rules.
 """
 
 from dataclasses import dataclass
@@ -63,14 +63,12 @@ class GsdSettings(Settings, prefix="gsd_", group="Relaxed acceptance (--verifier
     """
 
     reach: int = setting(
-        "how many of the next likelier and of the next less likely tokens may stand with a draft",
+        "cluster: this many ranks above and below the draft token",
         7,
         low=0,
         high=2**16 - 1,
     )
-    gap: float = setting(
-        "their probability differs from the draft's by less than this", 0.15, low=0, high=1
-    )
+    gap: float = setting("cluster: largest difference in probability", 0.15, low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,7 @@ class PathSettings(Settings, prefix="path_", group="Relaxed acceptance (--verifi
     """PathRelax (arXiv 2606.10492); the default is that of its code."""
 
     delta: float = setting(
-        "share of the mean probability of the other paths' drafts at a position that a draft "
-        "takes over",
+        "how much a draft may borrow from other paths, as a share of their mean probability",
         0.01,
         low=0,
         high=1,
@@ -119,7 +116,7 @@ VERIFIERS: dict[str, Acceptance] = {
     # other methods drop children by their values, which biases what is accepted
     "sampled": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
     "spectr": Acceptance(True, False, ("sampled",), ("static",)),
-    "block": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
+    "block_verification": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
     "traversal": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
     "lantern": Acceptance(False, False, ("topk", "coupled"), numbers=LanternSettings),
     "lantern_coupled": Acceptance(

@@ -66,8 +66,9 @@ class MethodSettings(Settings, group="Method"):
         shown="above",
     )
     verifier: str = setting(
-        "acceptance rule; exact: the images of plain decoding; rejection, sampled, spectr, block, "
-        "traversal: other images of the same distribution; the rest are relaxed",
+        "acceptance rule; exact: the images of plain decoding; rejection, sampled, spectr, "
+        "block_verification, traversal: other images of the same distribution; the rest are "
+        "relaxed",
         "exact",
         choices=VERIFIERS,
         advice=OF_YOUR_OWN,

@@ -27,15 +27,18 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS, Proposal
 from decoding.round import Sources, TreeShape
+from decoding.rules.block_verification import BlockVerification
+from decoding.rules.gsd import Gsd
+from decoding.rules.path_explore import PathExplore
+from decoding.rules.path_relax import PathRelax
+from decoding.rules.spectr import SpecTr
+from decoding.rules.traversal import Traversal
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled
-from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.sampled import Gsd, Sampled
-from decoding.verifiers.spectr import SpecTr
-from decoding.verifiers.traversal import Block, Traversal
+from decoding.verifiers.sampled import Sampled
 from drafters.block import BlockDrafter, BlockHead
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.jacobi import JacobiDrafter
@@ -158,7 +161,7 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
         Rejection,
         Sampled,
         SpecTr,
-        Block,
+        BlockVerification,
         Traversal,
         Lantern,
         LanternCoupled,

@@ -22,7 +22,7 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
     for (method, proposal), verifier in itertools.product(pairs, VERIFIERS):
         if verifier in ("spectr", "path_explore", "path_relax"):
             allowed = method == "static" and proposal == "sampled"
-        elif verifier in ("sampled", "block", "traversal", "gsd"):
+        elif verifier in ("sampled", "block_verification", "traversal", "gsd"):
             allowed = method in ("static", "jacobi") and proposal == "sampled"
         elif verifier in ("lantern", "lantern_coupled"):
             allowed = proposal not in (None, "sampled")

@@ -29,15 +29,17 @@ from decoding.policies.static import StaticTree, rank_paths
 from decoding.positional_noise import PositionalNoise
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
+from decoding.rules import spectr
+from decoding.rules.block_verification import BlockVerification
+from decoding.rules.path_explore import PathExplore
+from decoding.rules.spectr import SpecTr, selection_ratio
+from decoding.rules.traversal import Traversal
 from decoding.tree import DraftTree
-from decoding.verifiers import host, sampled, spectr
+from decoding.verifiers import host, sampled
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.host import Array, HostRule, ImageTree, Walk, point_mass
-from decoding.verifiers.paths import PathExplore
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
-from decoding.verifiers.spectr import SpecTr, selection_ratio
-from decoding.verifiers.traversal import Block, Traversal
 from runs.methods import VERIFIERS as RULES
 
 VOCAB, TOKENS, REACH = 4, 3, 3
@@ -268,7 +270,7 @@ class ForgetsBranch(Traversal):
         return weight, super().refuse(weight, p, q)[1]
 
 
-class BlockKeepsRest(Block, KeepsRest):
+class BlockKeepsRest(BlockVerification, KeepsRest):
     """Block verification with the wrong rest."""
 
 

@@ -82,7 +82,9 @@ METHODS = {
     "coupled": MethodSettings("adt", nodes=3),
     "rejection": MethodSettings("adt", proposal="sampled", nodes=3, verifier="rejection"),
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=2, guess="left"),
-    "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=2),
+    "block_verification": MethodSettings(
+        "jacobi", proposal="sampled", verifier="block_verification", window=2
+    ),
     # in these trees a refused position is judged again, by the next sibling
     "sampled": MethodSettings("static", proposal="sampled", verifier="sampled"),
     "traversal": MethodSettings("static", proposal="sampled", verifier="traversal"),

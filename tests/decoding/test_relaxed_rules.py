@@ -15,11 +15,13 @@ from torch import Tensor
 from configs.acceptance import GsdSettings, PathSettings
 from decoding.noise import ImageNoise
 from decoding.policies.static import StaticTree, rank_paths
+from decoding.rules.block_verification import first_chain
+from decoding.rules.gsd import Gsd
+from decoding.rules.path_explore import PathExplore
+from decoding.rules.path_relax import PathRelax
 from decoding.verifiers.base import Verdict, Verifier
 from decoding.verifiers.host import Array, ImageTree
-from decoding.verifiers.paths import PathExplore, PathRelax
-from decoding.verifiers.sampled import Gsd, Sampled
-from decoding.verifiers.traversal import first_chain
+from decoding.verifiers.sampled import Sampled
 
 VOCAB, LENGTH = 6, 2
 IMAGES = 40_000 if ALL else 2_500

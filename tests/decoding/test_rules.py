@@ -14,12 +14,13 @@ from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import ImageNoise, NoiseShape, stream_key, uniform, uniform_at
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.positional_noise import NodeNoise
+from decoding.rules.block_verification import BlockVerification
+from decoding.rules.spectr import selection_ratio
+from decoding.rules.traversal import Traversal
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
-from decoding.verifiers.spectr import selection_ratio
-from decoding.verifiers.traversal import Block, Traversal
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -35,7 +36,9 @@ LOSSLESS = {
     "sampled": MethodSettings("static", proposal="sampled", verifier="sampled"),
     "rejection, mixed": MethodSettings(**MIXED, depth=3, width=3, verifier="rejection"),
     "spectr": MethodSettings("static", proposal="sampled", verifier="spectr"),
-    "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=5),
+    "block_verification": MethodSettings(
+        "jacobi", proposal="sampled", verifier="block_verification", window=5
+    ),
     # the tree has more nodes than the model has codes, and two parents on a level
     "traversal": MethodSettings("static", proposal="sampled", verifier="traversal"),
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
@@ -134,7 +137,7 @@ def test_blocks_are_accepted_by_the_published_formula() -> None:
     """p_i and h_i of a chain, computed as the paper writes them, in a tree with other nodes."""
     laws, images, steps = Distributions(IDS, 3), 200, 3
     policy, noise = StaticTree(rank_paths("root:2 0:2 00:1 01:1")), noise_of(range(200), 4, IDS)
-    tree, verdict = one_round(laws, policy, "sampled", Block(), noise)
+    tree, verdict = one_round(laws, policy, "sampled", BlockVerification(), noise)
     root = torch.zeros(images, 1, dtype=torch.long)
     numbers = NodeNoise(noise, tree.depths, root).images()
     for image, one in enumerate(trees_on_host(tree, laws.log_p[laws.rows(tree)])):

@@ -1,16 +1,12 @@
-"""Paths that are judged each on its own: PathExplore and PathRelax (arXiv 2606.10492).
+"""PathExplore (arXiv 2606.10492): every path of a tree is judged on its own.
 
-PathExplore follows every path from the root while its drafts are accepted, each with probability
+The rule follows every path from the root while its drafts are accepted, each with probability
 min(1, p / q), where q lacks the siblings drawn before. The longest path counts. After a refusal
 the next token is drawn from norm(max(p - q, 0)), with the whole q. Since several paths try and only
 one has to succeed, tokens that are easily accepted come up more often than p says: only a single
-chain has the target's distribution. PathRelax adds to p(x) a share of what p gives to the other
-paths' drafts at that position.
+chain has the target's distribution.
 """
 
-from torch import Tensor
-
-from configs.acceptance import PathSettings
 from decoding.noise import ImageNoise
 from decoding.verifiers.host import Array, HostRule, ImageTree, residual
 
@@ -45,19 +41,3 @@ class PathExplore(HostRule):
     def mass(self, tree: ImageTree, node: int, p: Array) -> float:
         """Return what is divided by q(x) for a node's token x; p: the distribution before it."""
         return p[tree.tokens[node]]
-
-
-class PathRelax(PathExplore):
-    """PathExplore, where a draft takes over a share of the other paths' probabilities."""
-
-    name = "path_relax"
-
-    def __init__(self, settings: PathSettings, nearest: Tensor | None = None):
-        self.settings = settings
-
-    def mass(self, tree: ImageTree, node: int, p: Array) -> float:
-        present = [child for children in tree.children for child in children]
-        depth = tree.depths[node]
-        others = [tree.tokens[n] for n in present if tree.depths[n] == depth and n != node]
-        mean = p[others].mean() if others else 0.0
-        return super().mass(tree, node, p) + self.settings.delta * mean

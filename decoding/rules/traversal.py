@@ -1,5 +1,4 @@
-"""Traversal verification, from the leaves to the root (arXiv 2505.12398, algorithm 2), and block
-verification of a chain (arXiv 2403.10444, algorithm 2), which is the same without branches.
+"""Traversal verification, from the leaves to the root (arXiv 2505.12398, algorithm 2).
 
 Rules that go down from the root lose a whole branch with its first refused node. Here a leaf is
 accepted with its whole path, by p(v) = min(p(parent) P(v) / Q(v), 1), and p(root) = 1. A refused
@@ -8,8 +7,6 @@ and with p' = s / (s + 1 - p), where s is the sum that was normalised. Then the 
 judged or, after the last one, the parent itself. P, Q are the distributions of target and drafter
 after the parent.
 """
-
-from dataclasses import replace
 
 import numpy as np
 
@@ -56,25 +53,3 @@ class Traversal(HostRule):
         total = rest.sum()
         missing = total + 1 - weight  # 0 only if p and q are equal, where nothing is refused
         return total / missing if missing else 0.0, normalised(rest)
-
-
-class Block(Traversal):
-    """Judges the first draw after every node, which make up a chain; the other nodes are ignored.
-
-    With p_0 = 1 and p_i = min(p_(i-1) P / Q, 1), the first i tokens are accepted together with
-    probability h_i = s_i / (s_i + 1 - p_i), where s_i sums max(p_i P - Q, 0), and all of them with
-    p_n. The longest such block counts.
-    """
-
-    name = "block"
-
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
-        return super().judge(first_chain(tree), noise)
-
-    def judge_greedily(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
-        return super().judge_greedily(first_chain(tree), noise)
-
-
-def first_chain(tree: ImageTree) -> ImageTree:
-    """Return the tree with only the first child of every node."""
-    return replace(tree, children=[children[:1] for children in tree.children])
