@@ -29,6 +29,7 @@ from configs.tools import InspectSettings
 from runs import commands
 from runs.captioned_images import captioned_images
 from support.border import OUT_OF_MEMORY, TRAINING_OUT_OF_MEMORY, run_guarded
+from support.threads import prepare_threads
 
 
 def benchmark(settings: BenchmarkSettings) -> None:
@@ -119,6 +120,7 @@ def _check_device(settings: Settings) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line, sys.argv by default, and return its exit code (support/border.py)."""
     words = sys.argv[1:] if words is None else words
+    prepare_threads()
     too_large = TRAINING_OUT_OF_MEMORY if "train_drafter" in words[:1] else OUT_OF_MEMORY
     interrupted = _after_interrupt(words)
     return run_guarded(lambda: run(words), interrupted=interrupted, too_large=too_large)

@@ -6,6 +6,10 @@ pipe = Pipeline.from_pretrained("tiny", method="adt")
 pipe("a large red circle on a plain blue background").images[0].save("red.png")
 """
 
+from support.threads import prepare_threads
+
+prepare_threads()  # before torch is loaded
+
 from adt_tree.output import ImageOutput, ImageStats, MethodTable
 from adt_tree.pipeline import Pipeline
 from adt_tree.sources import StepCallback
