@@ -135,6 +135,9 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     return recipe, given
 
 
+PLUGINS: dict[str, None] = {}  # names of the modules that --plugin has imported
+
+
 def import_plugin(name: str) -> None:
     """Import the module of --plugin, which registers methods or rules; also from here."""
     sys.path.append(os.getcwd())  # a command that is installed does not look where it is called
@@ -143,6 +146,7 @@ def import_plugin(name: str) -> None:
         if not name or name.startswith("."):
             raise ModuleNotFoundError(name=name)
         importlib.import_module(name)
+        PLUGINS[name] = None
     except ModuleNotFoundError as error:
         # Only the plugin's own name is a wrong flag; if it lacks a module, its traceback says more.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):

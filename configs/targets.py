@@ -69,6 +69,7 @@ class Target:
     flags: tuple[str, ...] = ()  # the flags that it has and other targets may lack
     # files outside its folder, by flag: where they lie relative to the folder that holds it
     parts: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()  # what else is read next to its folder, without a flag
     sizes: ImageSizes | None = None  # of models that draw in many sizes
     side: int | None = None  # pixels, of the published files of models that draw in one size
     negative_prompt: str | None = None  # default of --negative_prompt, of models that have it
@@ -176,6 +177,7 @@ TARGETS = {
         also="; next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
         "src/tokenizer_emu3_ibq of github.com/baaivision/Emu3.5",
         flags=("target_size",),
+        beside=("Emu3.5-VisionTokenizer", "tokenizer_emu3_ibq"),
         # trained on areas of about 1,024 squared; 55 x 73 tokens is its script's default
         sizes=ImageSizes(16, 1024, "1168x880"),
     ),
@@ -189,6 +191,7 @@ TARGETS = {
         also="; for tokens without pictures, with `--include 'vision_language_encoder/*' "
         "'processor/*'`",
         flags=("target_size",),
+        beside=("processor", "scheduler", "text_encoder", "tokenizer", "transformer", "vae"),
         # its positions here have room for 2,048 squared
         sizes=ImageSizes(32, 2048, "1024", preview=16),
         guided=False,

@@ -24,6 +24,7 @@ from models.registry import load_codec
 from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
 from runs.generate import refuse_spread
+from runs.made_of import made_of
 from runs.prompts import PromptItem, numbered, prompt_items
 from runs.samples import sample_captions
 from runs.session import open_session, target_options
@@ -32,13 +33,13 @@ from support.devices import pick_device
 from support.durable import make_writable
 from support.processes import Processes, launched
 from support.progress import Progress, plural
-from support.provenance import checkpoint_id, with_hashes
+from support.provenance import checkpoint_id
 
 SCENES = 60_000  # in the tiny model's training split
 _ENLARGED = 2.0  # pictures that would have to be enlarged more are left out
 _KEPT = 0.5  # the share of a picture that cutting it to the model's shape must leave
 # What an image's codes depend on.
-_PATHS = ("model_path", "tokenizer_path", "vq_path", "target_size")
+_CODEC = ("model", "model_path", "tokenizer_path", "vq_path", "target_size")
 
 
 def extract_tokens(
@@ -89,9 +90,11 @@ def _about(
     settings: ExtractionSettings, codec: Codec, prompts: Sequence[PromptItem] | None
 ) -> dict[str, Any]:
     """Return about.json, which is the same for any number of images and processes."""
-    run, kept = settings.run, with_hashes(settings.run.identity())
+    run, kept = settings.run, settings.run.identity()
     if prompts is None:
-        kept = {name: kept[name] for name in _PATHS}
+        kept = {name: kept[name] for name in _CODEC}
+    kept |= made_of(kept)
+    if prompts is None:
         kept["data_dir"] = str(Path(settings.data_dir).resolve())
     elif settings.prompt is not None:  # a list that has changed is another one
         texts = repr([item.prompt for item in prompts])

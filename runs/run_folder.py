@@ -30,6 +30,7 @@ from configs.fields import SettingsError, mismatch, settings_dict
 from configs.model import TIMED
 from configs.schema import RunSettings
 from decoding.seeds import image_seed
+from runs.made_of import commits, made_of
 from runs.prompts import PromptItem
 from support.durable import append_lines, encode_json, lock, new_file, reason, replace_file
 from support.json_files import (
@@ -43,7 +44,7 @@ from support.json_files import (
     stream_lines,
 )
 from support.processes import ALONE, Processes
-from support.provenance import revision, versions, with_hashes
+from support.provenance import revision, versions
 from support.wording import differences, first_of
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
@@ -148,6 +149,7 @@ class RunFolder:
         manifest = {
             "settings": settings_dict(self.settings),
             "identity": self._identity,
+            "commits": commits(self.settings.identity()),
             "hardware": hardware,
             "arguments": sys.argv,
             "processes": self.processes.count,
@@ -227,7 +229,7 @@ class RunFolder:
 
     def _read(self) -> None:
         """Read what the folder holds; nothing changes yet."""
-        self._identity = with_hashes(self.settings.identity())
+        self._identity = self.settings.identity() | made_of(self.settings.identity())
         there = (self.path / MANIFEST).exists()
         manifest = read_manifest(self.path) if there else None  # --overwrite spares a foreign one
         self._previous = None if self.settings.overwrite else manifest
@@ -244,16 +246,9 @@ class RunFolder:
             )
 
     def _refuse_other(self, before: Line) -> None:
-        there, now = (
-            {f"--{name}": value for name, value in settings.items()}
-            for settings in (before, self._identity)
-        )
-        if self.settings.method.window is None:  # trees of all methods but jacobi had one, too
-            there["--window"] = now["--window"]
-        there["--calibration"] = now["--calibration"]  # it is gone, and changed no lossless token
-        # A part of the identity, which names folders; it may round differently, as --compile may.
-        there["--device"] = now["--device"]
-        if changes := differences(there, now):
+        # another device may round differently, as --compile may
+        there = before | {"device": self._identity["device"]}
+        if changes := differences(there, self._identity):
             allowed = "the same settings, --overwrite or another folder"
             raise self._error(f"a run with other settings: {first_of(changes)}", allowed)
 

@@ -14,6 +14,7 @@ from configs.targets import ROOT
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
 _OF_FILES = ("_path", "start_from")  # ends of flags that name files or folders
 _FOR_READERS = (".md", ".png", ".jpg")
+CONTENT = "sha256:"  # before the hash of what a setting names
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 16
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from support.provenance import CONTENT
+
 MOST = 10  # entries of a list in an error
 _LONG, _HEAD = 60, 20  # characters of a value; long paths differ at their end
-_RULES = ("--method", "--verifier")  # another one brings other flags with it
+_RULES = ("method", "verifier")  # another one brings other flags with it
 
 
 def first_of(texts: Sequence[str], most: int = MOST) -> str:
@@ -13,20 +15,26 @@ def first_of(texts: Sequence[str], most: int = MOST) -> str:
     return "; ".join([*texts[:most], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def differences(there: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Return what differs between earlier settings and those of now: "--cfg: 3.0 there, 4.0 now".
+def differences(
+    there: Mapping[str, object], now: Mapping[str, object], dashes: str = "--"
+) -> list[str]:
+    """Return what differs between two identities: "--cfg: 3.0 there, 4.0 now".
 
-    Flags that only one of two methods or rules has are left out: they follow from it.
+    there, now: settings by flag, and hashes of what they name (`runs.made_of`). Flags that only one
+    of two methods or rules has are left out: they follow from it. dashes: before flags.
     """
     names = [name for name in {**there, **now} if there.get(name) != now.get(name)]
     if not set(_RULES).isdisjoint(names):
         names = [name for name in names if None not in (there.get(name), now.get(name))]
     names.sort(key=lambda name: (name not in _RULES, name))
-    return [_difference(name, there.get(name), now.get(name)) for name in names]
+    return [
+        (dashes if name.isidentifier() else "") + _difference(name, there.get(name), now.get(name))
+        for name in names
+    ]
 
 
 def _difference(name: str, there: object, now: object) -> str:
-    if name.endswith("_path") and None not in (there, now):  # hashes of files
+    if all(str(value).startswith(CONTENT) for value in (there, now)):
         return f"{name}: other files there"
     return f"{name}: {_value(there)} there, {_value(now)} now"
 

@@ -200,7 +200,7 @@ def _claim(folder: Path, computed: Computed, source: Mapping[str, object], crew:
     crew.agree("cache_features", str(folder), path.exists())
     noted = read_object(path)
     for name, value in about.items():
-        if noted.get(name) != value and (name in noted or name not in CAPTION_FLAGS):
+        if noted.get(name) != value:
             allowed = f"a new folder: this one is of {name} {noted.get(name)!r}, not {value!r}"
             refuse("cache_features", str(folder), allowed)
 

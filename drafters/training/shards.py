@@ -279,9 +279,9 @@ class ShardWriter:
         if there is None:
             got = "tokens without about.json"
             raise mismatch(str(self.folder), got, "an empty folder or one of this command")
-        changed = differences(_by_flag(there), _by_flag(about))
-        # flags first, which a user can change; other entries only where no flag differs
-        changed = [text for text in changed if text.startswith("--")] or changed
+        # settings first, which a user can change; other entries only where no setting differs
+        settings = (one.get("settings", {}) for one in (there, about))
+        changed = differences(*settings) or differences(there, about, "")
         if changed:
             got = f"those with other settings: {first_of(changed)}"
             advice = "Use the same settings or another folder."
@@ -323,9 +323,3 @@ class ShardWriter:
         content = save({"codes": codes}, {"examples": json.dumps(entries, ensure_ascii=False)})
         replace_file(self.folder / f"tokens-{self.rank}-{self._number:05d}.safetensors", content)
         self._written = time.monotonic()
-
-
-def _by_flag(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of about.json, the settings among them by their flags."""
-    settings = {f"--{name}": value for name, value in about.get("settings", {}).items()}
-    return {name: value for name, value in about.items() if name != "settings"} | settings

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.fields import refuse, refusing, settings_dict
+from configs.fields import mismatch, refuse, refusing, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
-from drafters.kinds import DEFAULT
 from drafters.training.features import CAPTION_FLAGS, Computed, cached, fingerprint
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
@@ -30,6 +29,7 @@ from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens, read_about
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
+from runs.made_of import made_of
 from runs.methods import sampling_distribution
 from runs.session import open_target
 from runs.training.evaluation import Evaluation, trained_settings
@@ -38,11 +38,8 @@ from support.durable import lock, make_writable
 from support.json_files import JsonLog
 from support.processes import Processes, launched
 from support.progress import Progress, plural
-from support.provenance import checkpoint_id, file_hashes, with_hashes
+from support.provenance import checkpoint_id
 from support.training_state import damaged_state, load_state, save_state
-
-# flags that older checkpoints do not name, with their defaults
-_LATER = {"drafter": DEFAULT, "agreement": "noise", "train_images": 0}
 
 
 @refusing()
@@ -131,14 +128,15 @@ class Training:
         self.fingerprint = fingerprint(tokens)
         # before the first process fills the cache that all read
         crew.agree("tokens", settings.tokens, self.fingerprint, "the same tokens in all processes")
-        self.files = file_hashes(self._identity()) | {"tokens": self.fingerprint}
-        if self.embedding is not target.embedding():  # as that of older checkpoints is
+        self.files = made_of(self._identity()) | {"tokens": self.fingerprint}
+        if self.embedding is not target.embedding():
             table = self.embedding.cpu().numpy()
             self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
         rows = Computed(target, tokens, settings.sampling.guidance, settings.precision, layers)
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
-            source |= with_hashes({name: getattr(settings, name) for name in CAPTION_FLAGS})
+            named = {name: getattr(settings, name) for name in CAPTION_FLAGS}
+            source |= named | made_of(named)
             folder, used = Path(settings.cache_features), sorted(images + held)
             rows = cached(rows, used, folder, source, crew, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
@@ -231,26 +229,27 @@ class Training:
 
     def _check_flags(self, state: dict[str, Any]) -> None:
         """Raise a SettingsError unless the checkpoint was made with these flags."""
-        made = state.get("settings")
-        if not isinstance(made, dict):
+        made, files = state.get("settings"), state.get("files")
+        if not (isinstance(made, dict) and isinstance(files, dict)):
             raise damaged_state(self.checkpoint, "no settings in it")
-        made = _LATER | made
-        # older checkpoints name files by their paths, and the oldest the tokens, too
-        hashes = file_hashes(made) | state.get("files", {"tokens": state.get("tokens")})
         if made.get("start_from") == self.settings.start_from:  # its files may have changed since
-            hashes.pop("start_from", None)
-        there = f"the checkpoint in {self.settings.output_dir}"
-        for name, value in self._identity().items():
-            same, allowed = made.get(name) == value, f"{made.get(name)!r}, as {there} has"
-            if name in self.files and hashes.get(name) is not None:
+            files = files | {"start_from": self.files.get("start_from")}
+        there, now = f"the checkpoint in {self.settings.output_dir}", self._identity()
+        for name in {**now, **files, **self.files}:
+            if name in (files.keys() | self.files.keys()):
                 what = "images" if name == "tokens" else "files"
                 allowed = f"the {what} that {there} was made with; these are others"
-                same = hashes[name] == self.files[name]
+                same = files.get(name) == self.files.get(name)
+            else:
+                allowed = f"{made.get(name)!r}, as {there} has"
+                same = made.get(name) == now[name]
+            if name == "embedding":
+                allowed = f"a drafter with the embedding that {there} was trained with"
+                name = "start_from"
+            if not same and name in now:
+                refuse(name, now[name], allowed, self._advice(name))
             if not same:
-                refuse(name, value, allowed, self._advice(name))
-        if hashes.get("embedding") != self.files.get("embedding"):
-            allowed = f"a drafter with the embedding that {there} was trained with"
-            refuse("start_from", self.settings.start_from, allowed, self._advice("start_from"))
+                raise mismatch(name, "others", allowed, self._advice(name))
 
     def _advice(self, name: str) -> str:
         """Return what to do instead of another value of a flag."""

@@ -7,21 +7,36 @@ import pytest
 from browser import thinned
 from damage import fill_disk
 from made_runs import scenes, write_run
+from small import write_checkpoint
 
 import main
 
-DATA = Path(__file__).parents[1] / "data" / "revision_9f14fc4"
-MODEL = [f"--model_path={DATA / 'checkpoint'}", "--device=cpu"]
-TRAINING = [f"--tokens={DATA / 'tokens'}", "--holdout=4", *MODEL]
+MODEL = ["--model_path={data}/checkpoint", "--device=cpu"]
+TRAINING = ["--tokens={data}/tokens", "--holdout=4", *MODEL]
 COMMANDS = {
     "generate_images": ("output_dir", ["--prompt=a cat", *MODEL]),
     "benchmark": ("output_dir", ["--prompt=a cat", "--methods=ar", *MODEL]),
-    "evaluate": ("report_dir", [f"--output_dir={DATA / 'run'}", "--device=cpu"]),
-    "evaluate ": ("cache_dir", [f"--output_dir={DATA / 'run'}", "--report_dir=report"]),
+    "evaluate": ("report_dir", ["--output_dir={data}/run", "--device=cpu"]),
+    "evaluate ": ("cache_dir", ["--output_dir={data}/run", "--report_dir=report"]),
     "extract_tokens": ("output_dir", ["--from_prompts", "--num_images=2", *MODEL]),
     "train_drafter": ("output_dir", TRAINING),
     "train_drafter ": ("cache_features", [*TRAINING, "--output_dir=out"]),
 }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A checkpoint, its tokens and a run."""
+    folder = tmp_path_factory.mktemp("data")
+    write_checkpoint(folder / "checkpoint")
+    (folder / "p.txt").write_text("\n".join(f"a cat {n}" for n in range(8)))
+    words = f"--from_prompts --prompt={folder}/p.txt --num_images=8 --output_dir={folder}/tokens"
+    model = [word.format(data=folder) for word in MODEL]
+    assert main.main(["extract_tokens", *words.split(), *model]) == 0
+    write_run(folder / "run", *scenes(1))
+    return folder
+
+
 PLACES = ["file", "file/below", "x" * 300, "/proc/nowhere"]
 
 
@@ -34,10 +49,13 @@ def errors(capsys) -> list[str]:
 
 @pytest.mark.parametrize("place", thinned(PLACES))
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys, command, place):
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path, monkeypatch, capsys, data, command, place
+):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("mine")
     flag, words = COMMANDS[command]
+    words = [word.format(data=data) for word in words]
     code = main.main([command.strip(), *words, f"--{flag}={place}"])
     (said,) = errors(capsys)
     assert code in (1, 2) and place[:150] in said
@@ -45,21 +63,23 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsy
 
 
 READERS = {
-    "generate_images": ["--prompt=a cat", "--model_path={}"],
-    "generate_images ": ["--prompt={}.txt", *MODEL],
-    "evaluate": ["--output_dir={}"],
-    "inspect": ["--model_path={}"],
-    "train_drafter": ["--tokens={}", "--output_dir=out", *MODEL],
-    "extract_tokens": ["--data_dir={}", "--output_dir=out", *MODEL],
+    "generate_images": ["--prompt=a cat", "--model_path={place}"],
+    "generate_images ": ["--prompt={place}.txt", *MODEL],
+    "evaluate": ["--output_dir={place}"],
+    "inspect": ["--model_path={place}"],
+    "train_drafter": ["--tokens={place}", "--output_dir=out", *MODEL],
+    "extract_tokens": ["--data_dir={place}", "--output_dir=out", *MODEL],
 }
 
 
 @pytest.mark.parametrize("place", thinned(["nowhere", *PLACES[1:]]))
 @pytest.mark.parametrize("command", READERS)
-def test_a_place_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys, command, place):
+def test_a_place_that_cannot_be_read_is_one_line(
+    tmp_path, monkeypatch, capsys, data, command, place
+):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("mine")
-    words = [word.format(place) for word in READERS[command]]
+    words = [word.format(data=data, place=place) for word in READERS[command]]
     assert main.main([command.strip(), *words]) in (1, 2)
     (said,) = errors(capsys)
     assert place[:80] in said

@@ -53,10 +53,11 @@ def test_lists_are_cut_and_counted():
 
 
 def test_what_only_one_method_has_follows_from_it():
-    there = {"--adt_beta": 0.5, "--cfg": 3.0, "--method": "adt", "--model_path": "5a", "--seed": 0}
-    now = {"--cfg": 4.0, "--method": "ar", "--model_path": "6b", "--seed": 0}
+    there = {"adt_beta": 0.5, "cfg": 3.0, "method": "adt", "model_path": "sha256:5a", "seed": 0}
+    now = {"cfg": 4.0, "method": "ar", "model_path": "sha256:6b", "plugin mine": "sha256:1"}
     told = ["--method: adt there, ar now", "--cfg: 3.0 there, 4.0 now"]
     assert differences(there, now) == [*told, "--model_path: other files there"]
-    assert differences({"--beta": 0.5}, {}) == ["--beta: 0.5 there, none now"]
-    (long,) = differences({"--prompt": "a " * 99}, {"--prompt": "/home" * 20 + "/b.txt"})
+    assert differences({"beta": 0.5}, {}) == ["--beta: 0.5 there, none now"]
+    assert differences({"a b": "sha256:1"}, {"a b": "sha256:2"}) == ["a b: other files there"]
+    (long,) = differences({"prompt": "a " * 99}, {"prompt": "/home" * 20 + "/b.txt"})
     assert re.fullmatch(r"--prompt: '(a ){9}a\.{3}( a){19} ' there, /home.*\.{3}.*/b.txt now", long)
