@@ -23,7 +23,7 @@ from configs.benchmark import BenchmarkSettings
 from configs.command_line import read_words
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
-from configs.fields import Settings, SettingsError, mismatch, near_names, one_of, settings_dict
+from configs.fields import Settings, mismatch, near_names, one_of, settings_dict
 from configs.help import asked_help, program_help
 from configs.tools import InspectSettings
 from runs import commands
@@ -78,7 +78,6 @@ COMMANDS = {
     "demo": (commands.page_settings, _later("page.server:serve")),
     "train_drafter": (commands.train_settings, _later("runs.training.train:train")),
 }
-GONE_COMMANDS = {"verify": "inspect --run"}
 
 
 def run(words: Sequence[str]) -> None:
@@ -92,8 +91,6 @@ def run(words: Sequence[str]) -> None:
         print(version_line())
         return
     name = words[0].replace("-", "_")
-    if name in GONE_COMMANDS:
-        raise SettingsError(f"{name}: there is no such command; use `{GONE_COMMANDS[name]}`")
     if name not in COMMANDS:
         expected = f"{one_of(COMMANDS)}, --help or --version"
         raise mismatch("command", repr(words[0]), expected, near_names(name, COMMANDS))

@@ -14,23 +14,21 @@ from adt_tree.output import ImageOutput, ImageStats, MethodTable
 from adt_tree.pipeline import Pipeline
 from adt_tree.sources import StepCallback
 from adt_tree.stream import Draft, StreamStep
-from configs.acceptance import Acceptance
 from configs.fields import SettingsError
-from configs.method_table import MethodTraits
-from runs.methods import Method, register_method, register_verifier
+from configs.methods import Method, register_method
+from configs.rules import Rule, register_rule
 
 __all__ = [
-    "Acceptance",
     "Draft",
     "ImageOutput",
     "ImageStats",
     "Method",
     "MethodTable",
-    "MethodTraits",
     "Pipeline",
+    "Rule",
     "SettingsError",
     "StepCallback",
     "StreamStep",
     "register_method",
-    "register_verifier",
+    "register_rule",
 ]

@@ -31,7 +31,7 @@ from adt_tree.sources import (
 )
 from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
-from configs.command_line import METHOD_FLAGS, TUNED, listed_method, overridden, run_values_of
+from configs.command_line import TUNED, listed_method, method_flags, overridden, run_values_of
 from configs.fields import Values, flags_in, mismatch, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -47,7 +47,7 @@ from support.output import remark
 from support.progress import Progress, plural
 
 # What another pipeline on the same weights may change.
-_LIGHT = {*METHOD_FLAGS, *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
+_LIGHT = {*method_flags(), *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
 # What tqdm takes, without what a call counts.
 _BAR = {*signature(tqdm.__init__).parameters} - {"self", "iterable", "total", "kwargs"}
 

@@ -32,7 +32,7 @@ from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
 from models.files.folders import checkpoint_folder
 from models.files.recognition import targets_in
-from models.registry import FAMILIES
+from models.registry import family_of
 from models.target import TargetModel
 from runs.drawing import image_jobs
 from runs.prompt_files import text_fault
@@ -186,7 +186,7 @@ def _model_in(path: str) -> str:
     faults: dict[str, None] = {}  # each once
     for name in likely or TARGETS:
         try:
-            FAMILIES[name].spec(config)
+            family_of(name).spec(config)
             return name
         except ValueError as error:
             faults[str(error)] = None

@@ -23,7 +23,6 @@ from configs.fields import (
     setting,
     settings_fields,
 )
-from configs.gone import GONE_FLAGS
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
@@ -119,8 +118,7 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
                 refuse(f"axes: {flag}", values, "a list of values")
         if unknown := content.keys() - settings_fields(Sweep).keys():
             name, keys = min(unknown), one_of(["axes", *settings_fields(Sweep)])
-            advice = f"That is gone: {GONE_FLAGS[name]}." if name in GONE_FLAGS else ""
-            raise mismatch("--keys", name, keys, advice)
+            raise mismatch("--keys", name, keys)
     except SettingsError as error:
         raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
     values = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))

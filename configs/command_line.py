@@ -11,15 +11,15 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
-from configs.commands import COMMANDS, RecipeFlags, flags_of
+from configs.commands import RecipeFlags, flags_of
 from configs.fields import (
     SettingsError,
     Values,
     allowed,
-    build,
     flags_in,
     in_checkout,
     kind,
@@ -33,18 +33,22 @@ from configs.fields import (
     refusing,
     settings_fields,
 )
-from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
-from configs.method_table import METHODS
-from configs.methods import OF_YOUR_OWN, MethodSettings, applicable
-from configs.targets import OWN_FLAGS, ROOT, TARGETS, model_defaults
+from configs.gone import GONE_FLAGS
+from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
+from configs.targets import ROOT, TARGETS, model_defaults, own_flags
 
-METHOD_FLAGS = flags_in(MethodSettings)
 TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
-_FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one model
+_FILE_FLAGS = ("model_path", "drafter_path", *own_flags())  # what belongs to one model
+
+
+def method_flags() -> dict[str, Field]:
+    """Return the flags that a method of a list may have; a plugin may bring some."""
+    return flags_in(MethodSettings)
 
 
 def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
     """Return the texts of the flags, by name, in the words that follow a command."""
+    import_named_plugin(command, words)  # first: it may bring flags, methods and rules
     flags, texts, rest = flags_of(command), {}, list(words)
     while rest:
         word = rest.pop(0)
@@ -72,7 +76,7 @@ def check_flag(name: str, command: str, flags: Mapping[str, Field], file: str = 
     if name in flags:
         return
     shown, dashes = (f"{file}: {name}", "") if file else (f"--{name}", "--")
-    if hint := {**GONE_FLAGS, **COMMANDS[command].gone}.get(name):
+    if hint := GONE_FLAGS.get(name):
         raise SettingsError(f"{shown}: {command} has no such flag; {hint}")
     listed = f"`python main.py {command} --help all` lists the flags."
     hints = filter(None, (near_names(name, flags, dashes), listed))
@@ -115,9 +119,6 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     A recipe's files are left out if another model than the recipe's is asked for.
     """
     flags = flags_of(command)
-    # first, since the values of --method and --verifier are checked against what is registered
-    if "plugin" in texts:
-        import_plugin(texts["plugin"])
     given = {name: parse(f, name, texts[name]) for name, f in flags.items() if name in texts}
     given.pop("plugin", None)
     path = given.pop("config", None)
@@ -133,6 +134,14 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
         kept = {name: value for name, value in values.items() if name not in foreign}
         recipe = overridden(recipe, kept)
     return recipe, given
+
+
+def import_named_plugin(command: str, words: Sequence[str]) -> None:
+    """Import the module that `--plugin NAME` or `--plugin=NAME` names, if the words have one."""
+    for word, following in pairwise([*words, "-"] if "plugin" in flags_of(command) else ()):
+        flag, equals, text = word.partition("=")
+        if flag == "--plugin" and (equals or not following.startswith("-")):
+            import_plugin(text if equals else following)
 
 
 PLUGINS: dict[str, None] = {}  # names of the modules that --plugin has imported
@@ -167,7 +176,6 @@ def read_recipe(path: str, command: str) -> Values:
         parts = found if isinstance(found, dict) else {}
         if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
             raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
-    texts = {name: text for name, text in texts.items() if text not in STILL_SO.get(name, ())}
     for name, text in texts.items():
         check_flag(name, command, flags, f"--config {path}")
         if not isinstance(text, str) or not text:
@@ -186,7 +194,7 @@ def absolute_paths(values: Values, flags: Mapping[str, Field]) -> Values:
 def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:
     """Return all values of a recipe and a command line, and the method that they make."""
     values = overridden(recipe, given)
-    return values, build(MethodSettings, values)
+    return values, MethodSettings.of(values)
 
 
 def overridden(recipe: Values, given: Values) -> Values:
@@ -196,8 +204,8 @@ def overridden(recipe: Values, given: Values) -> Values:
     """
     values = recipe | given
     if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
-        kept = applicable(values)
-        recipe = {name: v for name, v in recipe.items() if name not in METHOD_FLAGS or name in kept}
+        others = method_flags().keys() - applicable(values)
+        recipe = {name: value for name, value in recipe.items() if name not in others}
     return recipe | given
 
 
@@ -208,19 +216,16 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     shared: values for all methods of the list that have such a flag.
     """
     name, *options = entry.split(":")
-    name = RENAMED_METHODS.get(name, name)
-    if name in GONE_METHODS:
-        raise SettingsError(f"{source}: {name} is gone; {GONE_METHODS[name]}")
     if name not in METHODS and not _is_recipe(name):
         expected = f"name[:flag=value...] with the name {one_of(METHODS)}, or a recipe.yaml"
         raise mismatch(source, repr(entry), expected, near_names(name, METHODS) or OF_YOUR_OWN)
-    flags = {flag: f for flag, f in METHOD_FLAGS.items() if flag != "method"}
+    flags = {flag: f for flag, f in method_flags().items() if flag != "method"}
     given: Values = {}
     with refusing(f"{source}, in {entry!r}: "):
         recipe = {"method": name}
         if _is_recipe(name):
             written = read_recipe(name, "benchmark")
-            recipe = {flag: value for flag, value in written.items() if flag in METHOD_FLAGS}
+            recipe = {flag: value for flag, value in written.items() if flag in method_flags()}
             if "method" not in recipe:
                 raise missing(name, "a line `method: NAME`")
         for option in options:
@@ -231,7 +236,7 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
             given[flag] = parse(flags[flag], flag, text)
         values, _ = with_method(recipe, given)
         kept = shared.keys() & applicable(shared | values)
-        return build(MethodSettings, {flag: shared[flag] for flag in kept} | values)
+        return MethodSettings.of({flag: shared[flag] for flag in kept} | values)
 
 
 def run_values_of(entries: Iterable[str], model: str | None = None) -> Values:
@@ -245,7 +250,7 @@ def run_values_of(entries: Iterable[str], model: str | None = None) -> Values:
         other = model not in (None, values.get("model", model))
         foreign = ("model", *_FILE_FLAGS) if other else ()
         for flag, value in values.items():
-            if flag in METHOD_FLAGS or flag == TUNED or flag in foreign:
+            if flag in method_flags() or flag == TUNED or flag in foreign:
                 continue
             if flag in ("methods", "sweep", "cells"):
                 refuse(flag, value, f"one method in a recipe that stands in a list ({path})")

@@ -1,14 +1,13 @@
 """The commands: which settings each one consists of, and so which flags it has."""
 
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass
 
-from configs.acceptance import NUMBERS
 from configs.benchmark import BenchmarkSettings, MethodsFlags, TuneSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, setting, settings_fields
 from configs.methods import MethodSettings
+from configs.rules import rule_settings
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
@@ -32,10 +31,9 @@ class Command:
     summary: str  # its line of help
     settings: tuple[type[Settings], ...]  # the classes that its flags are declared in
     without: tuple[str, ...] = ()  # flags of these that it does not have
-    gone: Mapping[str, str] = field(default_factory=dict)  # what to say to who uses them anyway
 
 
-_ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it")
+_ONLY_RUNS = ("overwrite", "trace")
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
         "generate images from prompts; run it again to resume", (RunSettings, RecipeFlags)
@@ -43,8 +41,7 @@ COMMANDS: dict[str, Command] = {
     "benchmark": Command(
         "compare methods on the same prompts and seeds; prints a table, then one line of JSON",
         (MethodsFlags, BenchmarkSettings, RecipeFlags),
-        without=tuple(_ONLY_RUNS),
-        gone=_ONLY_RUNS,
+        without=_ONLY_RUNS,
     ),
     "tune": Command(
         "find the fastest lossless method for your model on your machine; writes a recipe",
@@ -66,19 +63,13 @@ COMMANDS: dict[str, Command] = {
             "overwrite",
             "trace",
             "vq_device",
-            *(flag for numbers in NUMBERS for flag in settings_fields(numbers)),
+            *(flag for owner in rule_settings() for flag in settings_fields(owner)),
         ),
     ),
     "inspect": Command(
         "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
         without=("cfg_mode", "plugin"),
-        gone={
-            **dict.fromkeys(
-                ("speed", "num_images"), "benchmark and tune measure; both have --batch_size"
-            ),
-            "json": "its exit code is 0 if everything fits",
-        },
     ),
     "vq_distances": Command(
         "write the table of nearest codes for relaxed acceptance", (DistanceSettings,)

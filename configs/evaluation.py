@@ -4,12 +4,41 @@ import os
 from dataclasses import MISSING, dataclass
 
 from configs.fields import refuse, setting, settings_fields
-from configs.gone import GONE_METRICS
 from configs.model import DeviceSettings
+from configs.rules import Code
 from configs.targets import ROOT
 
-TINY_METRICS = ("accuracy", "tiny_fid", "tiny_pr")  # by the classifier of ckpts/tiny
-GENERAL_METRICS = ("fid", "pr", "clip", "hpsv2", "hpsv21")
+
+@dataclass(frozen=True)
+class MetricParts:
+    """What a metric is made of."""
+
+    figure: Code  # an eval.metrics.metric.Metric
+    network: Code | None = None  # an eval.metrics.networks.ImageNetwork
+    flag: str | None = None  # of the network's weights
+    needs_reference: bool = False  # whether it compares with real images
+    tiny: bool = False  # whether it is for the included model's images alone
+
+
+_ATTRIBUTES = "scenes.attribute_network:AttributeNetwork", "attributes_path"
+_CLIP_SCORE = "eval.metrics.clip:ClipScore", "eval.metrics.clip:ClipNetwork"
+_FID, _PR = "eval.metrics.fid:Fid", "eval.metrics.precision_recall:PrecisionRecall"
+_INCEPTION, _VGG = "eval.metrics.networks:Inception", "eval.metrics.networks:Vgg"
+METRICS: dict[str, MetricParts] = {
+    "accuracy": MetricParts("scenes.accuracy:Accuracy", *_ATTRIBUTES, tiny=True),
+    "tiny_fid": MetricParts(_FID, *_ATTRIBUTES, needs_reference=True, tiny=True),
+    "tiny_pr": MetricParts(_PR, *_ATTRIBUTES, needs_reference=True, tiny=True),
+    "fid": MetricParts(_FID, _INCEPTION, "inception_path", needs_reference=True),
+    "pr": MetricParts(_PR, _VGG, "vgg_path", needs_reference=True),
+    "clip": MetricParts(*_CLIP_SCORE, "clip_path"),
+    "hpsv2": MetricParts(*_CLIP_SCORE, "hpsv2_path"),
+    "hpsv21": MetricParts(*_CLIP_SCORE, "hpsv21_path"),
+}
+
+
+def usual_metrics(tiny: bool) -> tuple[str, ...]:
+    """Return the metrics that suit runs of the included model, or of others."""
+    return tuple(name for name, metric in METRICS.items() if metric.tiny == tiny)
 
 
 _CLIP = "hf download timm/{0} open_clip_config.json open_clip_model.safetensors"
@@ -45,8 +74,11 @@ class EvaluateSettings(DeviceSettings, group="Evaluation"):
         "folder for tables and report", path=True, shown="<first run>/evaluation"
     )
     metrics: str | None = setting(
-        f"metrics, by commas; all; none; or of {', '.join(TINY_METRICS + GENERAL_METRICS)}",
-        shown=f"{','.join(TINY_METRICS)} for runs of the tiny model, the others for other runs",
+        lambda: f"metrics, by commas; all; none; or of {', '.join(METRICS)}",
+        shown=lambda: (
+            f"{','.join(usual_metrics(tiny=True))} for runs of the tiny model, the "
+            "others for other runs"
+        ),
     )
     images: int = setting("prompts in the report's comparison", 8, low=0, high=1000)
     cache_dir: str = setting(
@@ -107,17 +139,15 @@ class EvaluateSettings(DeviceSettings, group="Evaluation"):
 
     def chosen_metrics(self, model: str) -> tuple[str, ...]:
         """Return the names in --metrics, or those that suit the runs' model."""
-        everything = TINY_METRICS + GENERAL_METRICS
+        everything = tuple(METRICS)
         if self.metrics is None:
-            return TINY_METRICS if model == "tiny" else GENERAL_METRICS
+            return usual_metrics(model == "tiny")
         if self.metrics in ("all", "none"):
             return everything if self.metrics == "all" else ()
         names = tuple(name.strip() for name in self.metrics.split(","))
-        gone = [name for name in names if name in GONE_METRICS]
         if not set(names) <= set(everything) or len(set(names)) != len(names):
             expected = f"all, none, or some of {', '.join(everything)}, each once, by commas"
-            advice = "; ".join(f"{name} is gone: {GONE_METRICS[name]}" for name in gone)
-            refuse("metrics", self.metrics, expected, advice and f"{advice}.")
+            refuse("metrics", self.metrics, expected)
         return names
 
 

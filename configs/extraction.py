@@ -6,6 +6,7 @@ from pathlib import Path
 
 from configs.fields import Settings, flags_in, in_checkout, missing, part, refuse, setting
 from configs.methods import MethodSettings
+from configs.rules import lossless_rules
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
@@ -83,8 +84,7 @@ class ExtractionSettings(Settings, group="Tokens"):
             allowed += ", but not the prompts that models are judged by"
             refuse("prompt", self.prompt, allowed)
         if not self.run.method.lossless:
-            rules = "exact, rejection, sampled, spectr, block, traversal"
-            allowed = f"{rules}: drafters learn the target's distribution"
+            allowed = f"{', '.join(lossless_rules())}: drafters learn the target's distribution"
             refuse("verifier", self.run.method.verifier, allowed)
 
 

@@ -8,11 +8,11 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar, get_args
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_args
 
 import yaml
 
@@ -102,28 +102,27 @@ def near_names(name: str, names: Iterable[str], prefix: str = "") -> str:
     return f"Did you mean {one_of(prefix + other for other in near)}?" if near else ""
 
 
-def setting(text: str, default: Any = None, **limits: Any) -> Any:
+def setting(text: str | Callable[[], str], default: Any = None, **limits: Any) -> Any:
     """Declare one setting: a dataclass field with a flag.
 
     text: its line of help.
     default: None where other settings decide, MISSING where the user has to.
-    limits: choices (names); renamed (earlier choices -> today's); gone (earlier choices -> what to
-        use instead, for the error); low, high (inclusive); above (exclusive); path (True: `~` is
-        replaced); wanted (what errors say is allowed); advice (what they say to do); shown (the
-        default in the help, where it depends); later (True: runs made before the flag existed are
-        those where it is None).
+    limits: choices (names); low, high (inclusive); above (exclusive); path (True: `~` is replaced);
+        wanted (what errors say is allowed); advice (what they say to do); shown (the default in the
+        help, where it depends). text and shown may be functions, called when they are read.
     """
     metadata = {"help": text, **limits}
     return field(default=default, kw_only=default is MISSING, metadata=metadata)
 
 
-def part(*owners: type, default: Any = MISSING) -> Any:
-    """Declare settings inside settings, of the class `owners`, or of one of several.
+def part(owner: type) -> Any:
+    """Declare settings inside settings; without a value they have their defaults."""
+    return field(default_factory=owner, metadata={"parts": lambda: [owner]})
 
-    default: None if the part may be absent; otherwise it is made with its own defaults.
-    """
-    factory = owners[0] if default is MISSING else MISSING
-    return field(default=default, default_factory=factory, metadata={"parts": owners})
+
+def optional_part(owners: Callable[[], Iterable[type]]) -> Any:
+    """Declare settings inside settings that are of one of several classes, or None."""
+    return field(default=None, metadata={"parts": owners})
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,11 @@ class Settings:
             if "settle" in vars(owner):
                 vars(owner)["settle"](self)
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Make the settings, parts included, from values by flag."""
+        return build(cls, values)
+
     def put(self, **values: object) -> None:
         """Set fields. Only for `settle`: afterwards settings do not change."""
         for name, value in values.items():
@@ -168,7 +172,7 @@ def parts_of(owner: type[Settings]) -> Iterator[type[Settings]]:
     """Yield the classes that a class consists of: those it inherits, itself, those inside it."""
     yield from (base for base in reversed(owner.__mro__) if issubclass(base, Settings))
     for f in fields(owner):
-        for inner in f.metadata.get("parts", ()):
+        for inner in f.metadata["parts"]() if "parts" in f.metadata else ():
             yield from parts_of(inner)
 
 
@@ -187,16 +191,8 @@ def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
     """
     given = {f.name: values[flag] for flag, f in settings_fields(owner).items() if flag in values}
     for f in fields(owner):
-        inner = [] if f.name in ready else [*f.metadata.get("parts", ())]
-        if f.default is None:  # a part that is there if one of its flags is
-            inner = [option for option in inner if not values.keys().isdisjoint(flags_in(option))]
-        if len(inner) > 1:
-            flag, other = (
-                next(iter(flags_in(option).keys() & values.keys())) for option in inner[:2]
-            )
-            refuse(other, values[other], f"only without --{flag}")
-        if inner:
-            given[f.name] = build(inner[0], values)
+        if "parts" in f.metadata and f.default is MISSING and f.name not in ready:
+            given[f.name] = f.default_factory.of(values)
     for flag, f in settings_fields(owner).items():
         if f.default is MISSING and f.name not in given:
             raise missing(f"--{flag}", allowed(f))
@@ -204,18 +200,21 @@ def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
 
 
 def settings_dict(settings: object) -> dict[str, object]:
-    """Return the settings, parts included, by the names of their flags.
-
-    Flags that came later are left out while they are None: identities of older runs lack them.
-    """
+    """Return the settings, parts included, by the names of their flags."""
     values: dict[str, object] = {}
     for f in fields(settings):
         value = getattr(settings, f.name)
         if isinstance(value, Settings):
             values |= settings_dict(value)
-        elif value is not None or ("help" in f.metadata and not f.metadata.get("later")):
+        elif value is not None or "help" in f.metadata:
             values[getattr(settings, "prefix", "") + f.name] = value
     return values
+
+
+def help_text(f: Field) -> str:
+    """Return a flag's line of help."""
+    text = f.metadata["help"]
+    return text() if callable(text) else text
 
 
 def kind(f: Field) -> type:
@@ -248,9 +247,6 @@ def parse(f: Field, flag: str, value: Any) -> Any:
     if isinstance(value, str):
         if "\0" in value:
             refuse(flag, value, "text without the character NUL")
-        value = limits.get("renamed", {}).get(value, value)
-        if value in limits.get("gone", ()):
-            raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
         value = _of_text(kind(f), value)
     elif kind(f) is float and type(value) is int:
         value = float(value)

@@ -5,9 +5,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, Field
 
-from configs.command_line import METHOD_FLAGS, import_plugin
+from configs.command_line import import_named_plugin, method_flags
 from configs.commands import COMMANDS, flags_of
-from configs.fields import kind, parse, parts_of, settings_fields
+from configs.fields import help_text, kind, parse, parts_of, settings_fields
 from configs.methods import applicable
 
 _WIDTH, _COLUMN = 110, 29
@@ -31,9 +31,7 @@ def asked_help(words: Sequence[str]) -> str:
     for word, following in zip(rest, [*rest[1:], ""], strict=True):
         name, equals, text = word.partition("=")
         given[name] = text if equals else following
-    plugin = given.get("--plugin", "")
-    if plugin and not plugin.startswith("-") and "plugin" in flags_of(command):
-        import_plugin(plugin)  # its methods are named, too
+    import_named_plugin(command, rest)
     everything = "all" in (given.get("--help"), given.get("-h"))
     return command_help(command, None if everything else given.get("--method"), everything)
 
@@ -64,8 +62,8 @@ def command_help(command: str, method: str | None = None, everything: bool = Fal
     brief = not everything and not of_method
     shown = [flag for flag in flags if everything or flag in _COMMON.split()]
     if of_method:
-        fitting = applicable({"method": parse(METHOD_FLAGS["method"], "method", method)})
-        shown = [flag for flag in flags if flag not in METHOD_FLAGS or flag in fitting]
+        fitting = applicable({"method": parse(method_flags()["method"], "method", method)})
+        shown = [flag for flag in flags if flag not in method_flags() or flag in fitting]
     rows = [f"python main.py {command} --flag value ..."]
     rows += [*textwrap.wrap(COMMANDS[command].summary, _WIDTH), *([""] if brief else [])]
     for group, declared in flag_groups(command).items():
@@ -97,7 +95,7 @@ def flag_groups(command: str) -> dict[str, dict[str, Field]]:
 
 def _common_row(name: str, f: Field) -> str:
     """Return a flag's line in the short help: as much of help, choices and default as fits."""
-    text = f.metadata["help"].partition(";")[0]
+    text = help_text(f).partition(";")[0]
     choices = f"[{', '.join(f.metadata['choices'])}]" if "choices" in f.metadata else ""
     usual = f"(default: {default_text(f).partition(';')[0]})"
     left = f"  --{name}{value_name(f)}"
@@ -108,7 +106,7 @@ def _common_row(name: str, f: Field) -> str:
 
 def _flag_rows(name: str, f: Field) -> list[str]:
     choices = f.metadata.get("choices")
-    text = f.metadata["help"] + (f" [{', '.join(choices)}]" if choices else "")
+    text = help_text(f) + (f" [{', '.join(choices)}]" if choices else "")
     left, indent = f"  --{name}{value_name(f)}", " " * _COLUMN
     row = f"{left:{_COLUMN - 1}} {text} (default: {default_text(f)})"
     return textwrap.wrap(row, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
@@ -123,4 +121,5 @@ def default_text(f: Field) -> str:
     switch = kind(f) is bool and f.default is not None
     default = ("off", "on")[f.default] if switch else f.default
     default = {MISSING: "required", None: "off"}.get(default, default)
-    return str(f.metadata.get("shown", default))
+    shown = f.metadata.get("shown", default)
+    return shown() if callable(shown) else str(shown)

@@ -71,7 +71,6 @@ class ModelSettings(CodecSettings):
     negative_prompt: str | None = setting(
         f"text to guide away from; only {', '.join(targets_with('negative_prompt'))}",
         shown="the one of Emu3's public script",
-        later=True,
     )
     dtype: str = setting("number type", "fp32", choices=("fp32", "fp64", "bf16"))
 
@@ -89,7 +88,6 @@ class LoadedSettings(ModelSettings):
     quantize: str | None = setting(
         "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
         choices=("int8", "int4"),
-        later=True,
     )
     drafter_path: str | None = setting(
         "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
@@ -148,7 +146,6 @@ class EngineSettings(PlacementSettings, LoadedSettings):
         "also small steps by torch.compile, on a GPU",
         choices=("off", "on", "auto", INDUCTOR),
         shown="auto",
-        later=True,
     )
 
     def settle(self) -> None:

@@ -10,14 +10,12 @@ import re
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 
-from configs.acceptance import LanternSettings as LanternSettings
 from configs.fields import Settings, bounds, in_checkout, one_of, refuse, setting, settings_dict
 from configs.fields import SettingsError as SettingsError
-from configs.gone import RENAMED_METHODS
-from configs.method_table import CONTINUED
-from configs.method_table import AdtSettings as AdtSettings
+from configs.methods import AdtSettings as AdtSettings
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from configs.rules import LanternSettings as LanternSettings
 from configs.sampling import SamplingSettings as SamplingSettings
 from configs.targets import ROOT as ROOT
 
@@ -46,10 +44,6 @@ FREE_FLAGS = (
     "device_map",
     "compile",
 )
-# What run folders name since trees could be sized by prices: all trees have the full size now.
-_FULL_SIZE = {"size": None, "prices": None}
-# Methods whose path scores were corrected by a drafter's calibration, which run folders still name.
-_CALIBRATED = "eagle2", "adt", "block", "eagle_recall"
 _PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
 
@@ -159,7 +153,7 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
     def settle(self) -> None:
         name = Path(self.prompt).stem if self.source == "file" else self.prompt
         name = re.sub(r"[^a-z0-9]+", "-", name.lower())[:24].strip("-") or "prompt"
-        method, number = self.identity()["method"], self.fingerprint()[:8]
+        method, number = self.method.method, self.fingerprint()[:8]
         self.fill(output_dir=f"outputs/{self.model}_{method}_{name}_{number}")
 
     def with_method(self, method: MethodSettings) -> "RunSettings":
@@ -172,29 +166,14 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
 
         Paths of files that exist are absolute.
         """
-        values = settings_dict(self) | _FULL_SIZE | {"calibration": _calibration(self.method)}
-        if self.method.method == "eagle_recall":  # which had other sizes by default
-            values["size"] = "fixed"
-        if self.method.method in CONTINUED:
-            values["window"] = 16
-        if values["head_depth"] is None:  # which older folders lack
-            del values["head_depth"]
-        values = {name: value for name, value in values.items() if name not in FREE_FLAGS}
-        # A folder is named after a hash of this: a method keeps the name that its first runs have.
-        earlier = {name: old for old, name in RENAMED_METHODS.items()}
-        values["method"] = earlier.get(values["method"], values["method"])
+        values = {
+            name: value
+            for name, value in settings_dict(self).items()
+            if value is not None and name not in FREE_FLAGS
+        }
         paths = (*_PATHS, "prompt") if self.source == "file" else _PATHS
-        existing = [name for name in paths if os.path.exists(values.get(name) or "")]
+        existing = [name for name in paths if os.path.exists(values.get(name, ""))]
         return values | {name: os.path.realpath(values[name]) for name in existing}
 
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
-
-
-def _calibration(method: MethodSettings) -> str | None:
-    """Return what run folders say of calibration where nothing was asked for."""
-    if method.method not in _CALIBRATED:
-        return None
-    # the published methods had none
-    published = method.method in ("eagle2", "adt") and method.proposal != "coupled"
-    return "none" if published else "drafter"

@@ -1,6 +1,6 @@
 """The target models. One entry says all that the program knows of one before it opens its files.
 
-A new target is an entry here and in models/registry.py, a module in models/targets and a recipe.
+A new target is an entry, a module in models/targets and a recipe.
 """
 
 import os
@@ -11,6 +11,7 @@ from math import sqrt
 from pathlib import Path
 
 from configs.fields import ROOT, one_of, refuse
+from configs.rules import Code
 
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
 META_FILES = (
@@ -60,6 +61,8 @@ def inner_folder(folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Target:
+    # makes the models.targets.family.Family that opens its files
+    family: Code
     folder: str  # where its weights lie by default, relative to the repository
     hub: str | None = None  # its repository on the hub; None: it is part of this one
     download: str | None = None  # the folder of that repository, where it is not `folder`
@@ -107,6 +110,7 @@ def _llamagen(stage: str, suffix: str, side: int) -> Target:
     """Return LlamaGen's text-to-image model of one stage."""
     t5, vq = "t5/flan-t5-xl", "vq_ds16_t2i.pt"
     return Target(
+        f"models.targets.llamagen:{stage}",
         f"ckpts/llamagen/LlamaGen-T2I{suffix}",
         f"jadohu/LlamaGen-T2I{suffix}",
         drafter=f"jadohu/{stage}_drafter",
@@ -127,8 +131,11 @@ _EMU3_NEGATIVE = (
     "username, blurry."
 )
 TARGETS = {
-    "tiny": Target("ckpts/tiny", flags=("tokenizer_path",), side=128),
+    "tiny": Target(
+        "models.targets.chameleon:Chameleon", "ckpts/tiny", flags=("tokenizer_path",), side=128
+    ),
     "anole": Target(
+        "models.targets.chameleon:Chameleon",
         "ckpts/anole/Anole-7b-v0.1-hf",
         "leloy/Anole-7b-v0.1-hf",
         drafter="jadohu/anole_drafter",
@@ -136,6 +143,7 @@ TARGETS = {
         side=512,
     ),
     "lumina_mgpt": Target(
+        "models.targets.chameleon:LuminaMgpt",
         "ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
         "Alpha-VLLM/Lumina-mGPT-7B-768",
         flags=("tokenizer_path", "target_size"),
@@ -144,6 +152,7 @@ TARGETS = {
         sizes=ImageSizes(32, 1024, "768", ("512", "768", "1024")),
     ),
     "lumina_mgpt2": Target(
+        "models.targets.chameleon:LuminaMgpt2",
         "ckpts/lumina_mgpt2/Lumina-mGPT-2.0",
         "Alpha-VLLM/Lumina-mGPT-2.0",
         also="; also -Omni",
@@ -158,12 +167,14 @@ TARGETS = {
     "llamagen": _llamagen("llamagen", "", 256),
     "llamagen2": _llamagen("llamagen2", "-2", 512),
     "janus_pro": Target(
+        "models.targets.janus:JanusPro",
         "ckpts/janus_pro/Janus-Pro-7B",
         "deepseek-community/Janus-Pro-7B",
         also="; also -1B, and both of deepseek-ai",
         side=384,
     ),
     "emu3": Target(
+        "models.targets.emu3:Emu3",
         "ckpts/emu3/Emu3-Gen-hf",
         "BAAI/Emu3-Gen-hf",
         flags=("target_size", "negative_prompt"),
@@ -172,6 +183,7 @@ TARGETS = {
         negative_prompt=_EMU3_NEGATIVE,
     ),
     "emu3_5": Target(
+        "models.targets.emu3:Emu35",
         "ckpts/emu3_5/Emu3.5-Image",
         "BAAI/Emu3.5-Image",
         also="; next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
@@ -182,9 +194,14 @@ TARGETS = {
         sizes=ImageSizes(16, 1024, "1168x880"),
     ),
     "liquid": Target(
-        "ckpts/liquid/Liquid_V1_7B", "Junfeng5/Liquid_V1_7B", flags=("tokenizer_path",), side=512
+        "models.targets.liquid:Liquid",
+        "ckpts/liquid/Liquid_V1_7B",
+        "Junfeng5/Liquid_V1_7B",
+        flags=("tokenizer_path",),
+        side=512,
     ),
     "glm_image": Target(
+        "models.targets.glm_image:GlmImage",
         "ckpts/glm_image/GLM-Image/vision_language_encoder",
         "zai-org/GLM-Image",
         download="ckpts/glm_image/GLM-Image",
@@ -203,10 +220,9 @@ def targets_with(flag: str) -> tuple[str, ...]:
     return tuple(name for name, target in TARGETS.items() if flag in target.flags)
 
 
-OWN_FLAGS = {
-    flag: targets_with(flag)
-    for flag in dict.fromkeys(flag for target in TARGETS.values() for flag in target.flags)
-}
+def own_flags() -> list[str]:
+    """Return the flags that some targets lack."""
+    return [*dict.fromkeys(flag for target in TARGETS.values() for flag in target.flags)]
 
 
 def model_defaults(model: str) -> dict[str, float]:
@@ -219,10 +235,10 @@ def refuse_foreign_flags(settings: object) -> None:
     sampling = getattr(settings, "sampling", None)
     if sampling is not None and not TARGETS[settings.model].guided and sampling.cfg != 1:
         refuse("cfg", sampling.cfg, f"1 with --model {settings.model}, which has no guidance")
-    for name, models in OWN_FLAGS.items():
+    for name in own_flags():
         value = getattr(settings, name, None)
-        if value is not None and settings.model not in models:
-            allowed = f"only with --model {one_of(models)}"
+        if value is not None and name not in TARGETS[settings.model].flags:
+            allowed = f"only with --model {one_of(targets_with(name))}"
             side = TARGETS[settings.model].side
             if name == "target_size" and side is not None:
                 allowed += f"; {settings.model} makes images of {side} x {side} pixels"

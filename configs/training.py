@@ -6,7 +6,6 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
 from configs.fields import part, refuse, setting
-from configs.gone import GONE_DRAFTERS
 from configs.methods import MethodSettings
 from configs.model import DeviceSettings, EngineSettings, ModelSettings
 from configs.sampling import SamplingSettings
@@ -54,7 +53,6 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
         "in three passes, trained on its own rounds",
         "eagle",
         choices=("eagle", "block"),
-        gone=GONE_DRAFTERS,
     )
     layers: int | None = setting(
         "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from"

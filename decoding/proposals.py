@@ -127,8 +127,3 @@ def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         # a cut distribution may have fewer tokens: the rest has -inf and becomes no node
         best, tokens = values.topk(min(count, values.shape[-1]), dim=-1)
     return tokens, best
-
-
-PROPOSALS: dict[str, type[Proposal]] = {
-    proposal.name: proposal for proposal in (TopK, Coupled, Sampled)
-}

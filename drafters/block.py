@@ -24,6 +24,7 @@ from decoding.proposals import Coupled, Proposal
 from decoding.round import Round, RoundResult, TreeShape, hidden_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
+from drafters.drafting import Drafting
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.hidden_states import Stale, StaleHiddenStates
 from drafters.similarity import trust_in
@@ -274,3 +275,9 @@ class BlockDrafter(EagleDrafter):
             log_q = self.score(mixed).unflatten(1, size)
         trust = self.head.confidence(similarity)
         return Drafted(window, mixed.unflatten(2, size), log_q, trust)
+
+
+def block_drafter(parts: Drafting) -> BlockDrafter:
+    """Build the drafter with weights that reads stale hidden states and drafts in three passes."""
+    head = BlockHead.of(parts.loaded)
+    return BlockDrafter(head, parts.target, parts.distribution, parts.largest, parts.proposal)

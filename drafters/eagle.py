@@ -20,6 +20,7 @@ from decoding.drafter import Draft
 from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
+from drafters.drafting import Drafting
 from models.base import Context, ImageGrid, Layers, PromptRows, TransformerSpec
 from models.cpu.linear import Linear
 from models.target import TargetModel
@@ -254,3 +255,8 @@ class EagleDrafter:
         with self.watch.lap("draft_forward"):
             outputs = self.head(ids, hidden.flatten(0, 1), context)
         return outputs.unflatten(0, (-1, guidance))
+
+
+def eagle_drafter(parts: Drafting) -> EagleDrafter:
+    """Build the drafter with weights that drafts level by level."""
+    return EagleDrafter(parts.loaded, parts.target, parts.distribution, parts.largest)

@@ -14,6 +14,7 @@ from torch import Tensor
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
 from decoding.round import Round, RoundResult, TreeShape
+from drafters.drafting import Drafting
 from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
 
@@ -108,3 +109,8 @@ class JacobiDrafter:
             none = torch.zeros_like(self.reached)
             borrowed = self.reached if self.guess == "left" else none
         return torch.where(position <= self.reached, position, borrowed)
+
+
+def jacobi_drafter(parts: Drafting) -> JacobiDrafter:
+    """Build the drafter of chains."""
+    return JacobiDrafter(parts.target, parts.method.guess, parts.largest)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from configs.fields import mismatch, one_of
-from configs.gone import GONE_DRAFTERS
 from drafters.block import BlockHead
 from drafters.eagle import EagleHead
 from models.base import TransformerSpec
@@ -62,8 +61,6 @@ def kind_of(config: dict, name: str) -> Kind:
         ValueError: it names another kind; `name` is the file's.
     """
     kind = config.get(ENTRY, DEFAULT)
-    if isinstance(kind, str) and kind in GONE_DRAFTERS:
-        raise ValueError(f"{name}: {ENTRY} {kind} is gone; {GONE_DRAFTERS[kind]}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise mismatch(f"{name}: {ENTRY}", repr(kind), one_of(KINDS))
     return KINDS[kind]

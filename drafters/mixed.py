@@ -12,7 +12,9 @@ from decoding.device import Stopwatch
 from decoding.drafter import Draft, TreeDrafter
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
-from drafters.recall import RecallDrafter
+from drafters.drafting import Drafting
+from drafters.eagle import eagle_drafter
+from drafters.recall import RecallDrafter, recall_drafter
 from models.base import PromptRows
 from support.compiler import fused
 
@@ -65,3 +67,10 @@ def mixture(log_q: Tensor, recalled: Tensor, share: Tensor, cut: bool) -> Tensor
     if cut:  # a code that one of them cuts has the drafter's say
         mixed = torch.where(mixed.isfinite() & recalled.isfinite(), mixed, log_q)
     return mixed.log_softmax(-1)
+
+
+def eagle_recall_drafter(parts: Drafting) -> MixedDrafter:
+    """Build the mixture of an EAGLE drafter and recalled predictions."""
+    levels = parts.method.head_depth or parts.method.depth
+    near, far = eagle_drafter(parts), recall_drafter(parts)
+    return MixedDrafter(near, far, levels, parts.distribution.cuts)

@@ -15,11 +15,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from configs.methods import fitted_numbers
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
 from decoding.proposals import Coupled, Proposal
 from decoding.round import Round, RoundResult, TreeShape, rows_at
 from decoding.tree import GrowingTree
+from drafters.drafting import Drafting
 from drafters.jacobi import JacobiDrafter
 from drafters.similarity import UNKNOWN, Directions, LastTree, Recollection, trust_in
 from drafters.window import (
@@ -198,3 +200,10 @@ def share_of(
     """Return shares in a mixture: by similarity where the last tree has nodes (`known`)."""
     least, slope = numbers
     return torch.where(known, (least + slope * similarity).clamp(0, 1), by_position)
+
+
+def recall_drafter(parts: Drafting) -> RecallDrafter:
+    """Build the drafter without weights that recalls predictions by similarity of tokens."""
+    text = parts.method.recall_numbers
+    numbers = FITTED_TO_TINY if text is None else RecallNumbers.of(fitted_numbers(text))
+    return RecallDrafter(parts.target, parts.method.guess, parts.largest, numbers, parts.proposal)

@@ -35,7 +35,7 @@ from configs.fields import (
     setting,
 )
 from configs.model import EngineSettings
-from configs.targets import OWN_FLAGS
+from configs.targets import own_flags, targets_with
 from page.batches import ImageQueue, Order
 from page.stage import encoded
 from runs.drawing import Drawn, image_jobs
@@ -122,7 +122,7 @@ def _advice(name: str, model: str) -> str:
     if ALIASES.get(name) in NAMES:
         return f"Use {ALIASES[name]}."
     flag = ALIASES.get(name, name)
-    if flag in flags_of("demo") and model in OWN_FLAGS.get(flag, (model,)):
+    if flag in flags_of("demo") and (flag not in own_flags() or model in targets_with(flag)):
         return f"It is set when the server starts, by --{flag}."
     return near_names(name, NAMES)
 

@@ -15,7 +15,7 @@ from gradio.components import Component
 
 from adt_tree.pipeline import Pipeline
 from configs.fields import SettingsError
-from configs.method_table import METHODS
+from configs.methods import METHODS
 from page.stage import HERE, WORDS, Wish, example, stage_html, stages, words
 
 # The fonts are the visitor's own.

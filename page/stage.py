@@ -19,7 +19,7 @@ from PIL import Image
 from adt_tree.pipeline import Pipeline
 from adt_tree.stream import StreamStep
 from configs.fields import mismatch
-from configs.method_table import METHODS
+from configs.methods import METHODS
 
 Value = dict[str, Any]
 HERE = Path(__file__).parent

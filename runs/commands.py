@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from configs.benchmark import CANDIDATES, BenchmarkSettings, TuneSettings, entries_of, read_sweep
 from configs.command_line import (
-    METHOD_FLAGS,
     listed_method,
+    method_flags,
     overridden,
     read,
     recipe_of,
@@ -46,7 +46,7 @@ def decodable(recipe: Values, given: Values, say: Callable[[str], None] = remark
     method.
     """
     values = recipe | given
-    drafted = METHOD_FLAGS.keys() - applicable({"method": UNDRAFTED})
+    drafted = method_flags().keys() - applicable({"method": UNDRAFTED})
     if not values.keys().isdisjoint({"method", "drafter_path", *drafted}):
         return recipe
     path = build(EngineSettings, values, method=MethodSettings("ar")).model_path
@@ -73,7 +73,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     listed = _method_list(given) or _method_list(recipe) or _DEFAULT_METHODS
     entries = entries_of(listed) if sweep is None else sweep.entries
     source = "--methods" if sweep is None else sweep.where
-    shared = {name: values[name] for name in METHOD_FLAGS if name in values and name != "method"}
+    shared = {name: values[name] for name in method_flags() if name in values and name != "method"}
     methods = tuple(listed_method(entry, shared, source) for entry in entries)
     values = run_values_of(entries, values.get("model")) | values  # --config and flags win
     for name in shared:

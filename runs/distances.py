@@ -7,7 +7,7 @@ import torch
 from configs.fields import refusing
 from configs.tools import DistanceSettings
 from models.codecs.codebook import table_path, write_table
-from models.registry import FAMILIES
+from models.registry import family_of
 from runs.session import target_options
 
 
@@ -16,7 +16,7 @@ def make_distances(settings: DistanceSettings) -> None:
     folder = Path(settings.model_path)
     options = target_options(settings, torch.float32, torch.device("cpu"))
     with refusing():
-        codebook = FAMILIES[settings.model].codebook(folder, options)
+        codebook = family_of(settings.model).codebook(folder, options)
         path = table_path(folder, len(codebook), settings.neighbours)
         write_table(codebook, path, settings.neighbours)
     columns = settings.neighbours or len(codebook) - 1

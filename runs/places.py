@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from configs.fields import found_at, mismatch, one_of, refusing
-from configs.method_table import METHODS
+from configs.methods import METHODS
 from configs.model import EngineSettings
 from configs.targets import META_FILES, ROOT, TARGETS
 from models.files.chameleon_parts import find_tokenizer

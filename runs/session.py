@@ -23,7 +23,7 @@ from models.files.network import fitting_config
 from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.quantize import quantize, weight_format
-from models.registry import FAMILIES, load_target
+from models.registry import family_of, load_target
 from models.target import TargetModel
 from runs.methods import build_engine, build_policy, sampling_distribution
 from support.devices import pick_device
@@ -141,7 +141,7 @@ def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODE
 
 
 def _find_drafter(settings: EngineSettings) -> FoundDrafter:
-    family = FAMILIES[settings.model]
+    family = family_of(settings.model)
     folder = checkpoint_folder(settings.model_path, "--model_path")
     return find_drafter(settings.drafter_path, family, fitting_config(folder, family.spec)[1])
 

@@ -93,10 +93,7 @@ def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def llamagen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A LlamaGen of 4 x 4 codes, which `llamagen` stands for here, and which a test may damage."""
-    from small_llamagen import write_llamagen
+    from small_llamagen import put_llamagen, write_llamagen
 
-    from models.registry import FAMILIES
-    from models.targets.llamagen import LlamaGen
-
-    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
+    put_llamagen(monkeypatch, "llamagen", 4)
     return write_llamagen(tmp_path / "LlamaGen-T2I")

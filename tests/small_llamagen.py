@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from configs.schema import RunSettings
+from configs.targets import TARGETS
 from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state
-from models.registry import FAMILIES
 from models.targets.llamagen import LlamaGen, LlamaGenNetwork, llamagen_keys, rotated_spec
 from runs.session import Session, open_session
 
@@ -130,8 +131,13 @@ def write_t5(folder: Path, width: int) -> None:
     T5ForConditionalGeneration(config).save_pretrained(folder)
 
 
+def put_llamagen(patch: pytest.MonkeyPatch, name: str, side: int) -> None:
+    """Let a target be a LlamaGen of side x side codes."""
+    patch.setitem(TARGETS, name, replace(TARGETS[name], family=partial(LlamaGen, side)))
+
+
 def open_llamagen(settings: RunSettings, side: int = 4) -> Session:
     """Open a session as a command does, except for the number of codes that `llamagen` means."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(FAMILIES, "llamagen", LlamaGen(side))
+        put_llamagen(patch, "llamagen", side)
         return open_session(settings)

@@ -6,8 +6,7 @@ import torch
 from browser import ALL
 from fakes import finished
 
-from configs.method_table import AdtSettings
-from configs.methods import MethodSettings
+from configs.methods import AdtSettings, MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.images import FinishedImage, Job
 from decoding.seeds import image_seed
@@ -39,7 +38,7 @@ def images(session: Session) -> Images:
     methods = {
         "ar": MethodSettings(method="ar"),
         "coupled": MethodSettings(method="adt"),
-        "topk": MethodSettings(method="adt", proposal="topk", adt=AdtSettings()),
+        "topk": MethodSettings(method="adt", proposal="topk", own=AdtSettings()),
     }
     return {name: decode(session, method, prompts) for name, method in methods.items()}
 

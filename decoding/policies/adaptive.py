@@ -11,7 +11,7 @@ settings here.
 from random import Random
 from typing import NamedTuple
 
-from configs.schema import AdtSettings
+from configs.methods import AdtSettings, MethodSettings
 from decoding.policies.base import Controller, Outcome
 from decoding.policies.dynamic import DynamicTree
 from decoding.round import TreeShape
@@ -101,3 +101,8 @@ class AdaptiveTree(DynamicTree):
 
     def controller(self, seed: int) -> Controller:
         return AdaptiveController(self.settings, self.largest.nodes, self.grid, seed)
+
+
+def adaptive_tree(method: MethodSettings, grid: ImageGrid) -> AdaptiveTree:
+    """Build ADT-Tree's policy."""
+    return AdaptiveTree(method.own, method.nodes, grid)

@@ -3,12 +3,14 @@
 import torch
 import torch.nn.functional as F
 
+from configs.methods import MethodSettings
 from decoding.device import arange, constant
 from decoding.drafter import ChainDrafter
 from decoding.policies.base import Controller, FixedController
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree
+from models.base import ImageGrid
 
 
 class ChainTree:
@@ -41,3 +43,8 @@ class ChainTree:
             width=1,
             log_q=F.pad(draft.log_q, (0, 0, 0, 1)) if round.keep_q else None,
         )
+
+
+def chain_tree(method: MethodSettings, grid: ImageGrid) -> ChainTree:
+    """Build the policy of --window positions."""
+    return ChainTree(method.window)

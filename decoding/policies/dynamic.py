@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
+from configs.methods import MethodSettings
 from decoding.device import arange
 from decoding.drafter import TreeDrafter
 from decoding.policies.base import Controller, FixedController
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
+from models.base import ImageGrid
 from support.compiler import fused
 
 # Tokens that later rounds save because this round predicts a position again: REFRESH next to the
@@ -126,3 +128,13 @@ def verify_gain(tree: DraftTree) -> Tensor:
         gain = gain.minimum(gain.gather(1, above))
         above = above.gather(1, above)
     return gain
+
+
+def dynamic_tree(method: MethodSettings, grid: ImageGrid) -> DynamicTree:
+    """Build the policy of trees that always have the method's size."""
+    return DynamicTree(TreeShape(method.depth, method.width, method.nodes))
+
+
+def recalled_tree(method: MethodSettings, grid: ImageGrid) -> DynamicTree:
+    """Build it for a drafter whose later rounds recall the predictions after a tree."""
+    return DynamicTree(TreeShape(method.depth, method.width, method.nodes), refreshes=True)

@@ -5,25 +5,14 @@ from functools import cached_property
 
 from torch import Tensor
 
+from configs.methods import TREES, MethodSettings
 from decoding.device import constant
 from decoding.drafter import TreeDrafter
 from decoding.policies.dynamic import LevelPolicy
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
-
-# `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as
-# published.
-NAMED_TREES = {
-    "mc_sim_7b_63": "root:4 0:3 1:2 2:2 3:1 00:3 01:2 02:2 10:1 000:3 0000:2",
-    "mc_sim_7b_63_balanced": "root:3 0:3 1:3 2:2 00:3 01:2 10:2 11:2 000:3 0000:2",
-    "naive_extend_57": "root:5 0:4 1:3 2:3 3:2 4:1 00:4 01:3 02:3 03:2 10:2 11:1 20:1 "
-    "000:4 001:3 002:2 003:1 010:2 011:1 020:1 0000:3 0001:2 0010:2 0011:1 0020:1",
-    "medusa_2_7b_63": "root:10 0:10 1:5 2:2 3:2 4:1 5:1 6:1 7:1 00:9 01:4 02:2 03:1 04:1 05:1 "
-    "10:3 11:1 20:1 000:4 001:1 002:1 010:1",
-    "reverse_balanced_25": "root:3 0:2 1:1 2:1 00:3 01:2 10:1 000:3 001:2 0000:4 0001:3",
-    "chain": "root:1 0:1 00:1 000:1 0000:1",
-}
+from models.base import ImageGrid
 
 RankPath = tuple[int, ...]
 
@@ -96,3 +85,8 @@ class StaticTree(LevelPolicy):
     def _rows(tree: GrowingTree, index: list[int]) -> Tensor:
         tokens = tree.newest.tokens
         return constant(tuple(index), tokens.device).expand(len(tokens), -1)
+
+
+def static_tree(method: MethodSettings, grid: ImageGrid) -> StaticTree:
+    """Build the policy of --tree."""
+    return StaticTree(rank_paths(TREES[method.tree]))

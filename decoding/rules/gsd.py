@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from configs.acceptance import GsdSettings
+from decoding.rules import GsdSettings
 from decoding.verifiers.host import Array
 from decoding.verifiers.sampled import Sampled
 

@@ -5,7 +5,7 @@ To p(x) it adds a share of the mean probability of the other paths' drafts at th
 
 from torch import Tensor
 
-from configs.acceptance import PathSettings
+from decoding.rules import PathSettings
 from decoding.rules.path_explore import PathExplore
 from decoding.verifiers.host import Array, ImageTree
 

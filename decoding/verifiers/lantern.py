@@ -9,7 +9,7 @@ probability were p(x) + C_m*. The bound is B = delta (LANTERN, delta <= 1) or B 
 import numpy as np
 from torch import Tensor
 
-from configs.acceptance import LanternSettings
+from configs.rules import LanternSettings
 from decoding.noise import ImageNoise
 from decoding.verifiers.host import TINY, Array, Choice, ImageTree, Walk, normalised, point_mass
 

@@ -14,7 +14,7 @@ from decoding.device import Stopwatch
 from decoding.engine import Engine
 from decoding.images import ImageState, Job, Speculation
 from decoding.policies.dynamic import DynamicTree
-from decoding.proposals import PROPOSALS
+from decoding.proposals import Coupled
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.seeds import image_seed
@@ -133,7 +133,7 @@ class DrawnRounds:
         """
         head = deepcopy(self.head).to(self.target.dtype)  # what it keeps is for inference alone
         drafter = RecordingDrafter(head, self.target, self.distribution, SHAPE)
-        way = Speculation(drafter, DynamicTree(SHAPE, refreshes=True), PROPOSALS["coupled"]())
+        way = Speculation(drafter, DynamicTree(SHAPE, refreshes=True), Coupled())
         # without replay, since recording a round reads numbers of the device
         engine = Engine(self.target, self.distribution, Exact(), len(images), way)
         drawings: dict[str, Drawn] = {}

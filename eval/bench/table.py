@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from configs.acceptance import VERIFIERS
 from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
 from configs.methods import MethodSettings
+from configs.rules import RULES
 from runs.measure import exceeds_tau
 from support.progress import plural
 from support.provenance import cpu_name
@@ -111,6 +111,6 @@ def _why_others(row: Row) -> str:
     """Return why images need not be plain decoding's, or how many differ by rounding."""
     if not row["lossless"]:
         return ", relaxed"
-    if not VERIFIERS[row["verifier"]].repeats(row["temperature"]):
+    if not RULES[row["verifier"]].repeats(row["temperature"]):
         return ", same distribution"
     return f", {row['near_ties']} by rounding" if row["near_ties"] else ""

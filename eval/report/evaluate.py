@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from configs.evaluation import EvaluateSettings
+from configs.evaluation import METRICS, EvaluateSettings
 from configs.fields import refuse, settings_dict
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import Estimate, paired_difference
-from eval.metrics.registry import METRICS, build_metric
+from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
 from eval.report.run import Run, common_images, common_keys, image_files, read_maps, read_reference

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
 from configs.fields import found_at, mismatch, one_of, refusing
 from configs.methods import OF_YOUR_OWN
 from configs.model import TIMED
+from configs.rules import RULES
 from configs.targets import TARGETS
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_folder import (
@@ -71,7 +71,7 @@ class Run:
     @property
     def same_tokens(self) -> bool:
         """Whether plain decoding with the same seeds must give the same images, up to rounding."""
-        verifier = VERIFIERS[self.settings["verifier"]]
+        verifier = RULES[self.settings["verifier"]]
         return self.lossless and verifier.repeats(self.settings["temperature"])
 
     @cached_property
@@ -183,7 +183,7 @@ def _manifest(folder: Path, flag: str) -> Line:
     settings = manifest["settings"]
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings.get(name), kind)]
     advice = ""
-    if not wrong and settings["verifier"] not in VERIFIERS:
+    if not wrong and settings["verifier"] not in RULES:
         wrong, advice = ["verifier"], OF_YOUR_OWN
     if wrong:
         got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)

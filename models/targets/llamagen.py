@@ -246,3 +246,13 @@ def refuse_other(
         raise ValueError(
             f"--{flag}: {path} has {size}, {folder / 'config.json'} has {entry} {config[entry]}"
         )
+
+
+def llamagen() -> LlamaGen:
+    """Build the family of the first stage: images of 256 pixels."""
+    return LlamaGen(side=16)
+
+
+def llamagen2() -> LlamaGen:
+    """Build the family of the second stage: images of 512 pixels."""
+    return LlamaGen(side=32)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from configs.fields import one_of, refusing
-from configs.method_table import METHODS
+from configs.methods import METHODS
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from drafters.loading import drafter_network
@@ -27,7 +27,7 @@ from models.files.folders import checkpoint_folder
 from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
 from models.files.weights import TensorInfo, listed_files, placed_keys, read_header
-from models.registry import FAMILIES
+from models.registry import family_of
 from models.targets.family import Check, Checked
 from runs.check.memory import cache_bytes, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
@@ -78,7 +78,7 @@ class Examination:
 
     def __init__(self, settings: InspectSettings):
         self.settings, self.rows = settings, list[Finding]()
-        self.family, self.sources = FAMILIES[settings.model], TARGETS[settings.model].sources
+        self.family, self.sources = family_of(settings.model), TARGETS[settings.model].sources
         options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
         self.options = replace(options, download=False)
 

@@ -16,15 +16,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from configs.method_table import METHODS
-from configs.methods import MethodSettings
+from configs.methods import METHODS, MethodSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from decoding.images import Job
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
 from drafters.training.rows import join_prompts, target_rows
-from models.registry import FAMILIES, load_codec
+from models.registry import family_of, load_codec
 from models.target import TargetModel
 from runs.check.report import Finding, judged, size, skipped
 from runs.drawing import image_jobs
@@ -225,7 +224,7 @@ def check_guidance(checkpoint: Checkpoint) -> Finding:
 
 def check_codec(checkpoint: Checkpoint) -> Finding:
     """Check the peak signal-to-noise ratio of the known pictures after encoding and decoding."""
-    if not FAMILIES[checkpoint.settings.model].decoded:
+    if not family_of(checkpoint.settings.model).decoded:
         return skipped("the model's image tokenizer only encodes; diffusers makes the pixels")
     pictures = checkpoint.pictures.double()
     decoded = checkpoint.target.to_image(checkpoint.codes).double()

@@ -6,8 +6,7 @@ target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twic
 
 import torch
 
-from configs.method_table import METHODS
-from configs.methods import MethodSettings
+from configs.methods import METHODS, MethodSettings
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
 from decoding.noise import NoiseShape

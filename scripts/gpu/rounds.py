@@ -117,12 +117,12 @@ def if_it_fits(figures: Callable[[], Figures]) -> Figures:
 
 def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
     """Return a method whose trees keep one depth, and the baseline's width."""
-    if (adt := method.adt) is None:
+    if (adt := method.own) is None:
         return method
     depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)
     limits = {"d_min": depth, "d_max": depth, "d_init": depth}
     limits |= {"k_min": width, "k_max": width, "k_init": width}
-    return replace(method, adt=replace(adt, **limits))
+    return replace(method, own=replace(adt, **limits))
 
 
 @torch.inference_mode()

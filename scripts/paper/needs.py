@@ -7,17 +7,16 @@ import shlex
 from pathlib import Path
 
 from configs.command_line import listed_method, read, read_words
-from configs.evaluation import EvaluateSettings
+from configs.evaluation import METRICS, EvaluateSettings
 from configs.fields import build, mismatch, refuse, refusing, settings_dict
 from configs.methods import MethodSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
 from eval.metrics.base import Unavailable
-from eval.metrics.registry import METRICS
 from eval.metrics.weights import find_weights
 from models.codecs.codebook import table_widths
 from models.files.folders import checkpoint_folder
-from models.registry import FAMILIES
+from models.registry import family_of
 from runs.check.files import Examination
 from runs.check.report import as_table
 from runs.commands import evaluate_settings
@@ -50,7 +49,7 @@ def paper_needs(
     settings = build(InspectSettings, values)
     judging = _judging(evaluate)
     metrics = judging.chosen_metrics("tiny" if settings.model == "tiny" else "other")
-    if metrics and not FAMILIES[settings.model].pictured(Path(settings.model_path)):
+    if metrics and not family_of(settings.model).pictured(Path(settings.model_path)):
         raise Failure(
             f"images of {settings.model} would be tokens, which no metric can judge: the whole "
             'checkpoint paints them, EVALUATE="--metrics none" leaves the metrics out'

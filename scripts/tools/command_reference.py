@@ -8,9 +8,9 @@ from dataclasses import Field
 from pathlib import Path
 
 from configs.commands import COMMANDS
+from configs.fields import help_text
 from configs.help import default_text, flag_groups, value_name
-from configs.method_table import METHODS
-from configs.methods import applicable
+from configs.methods import METHODS, applicable
 from configs.targets import ROOT
 from support.script import run_script
 
@@ -32,8 +32,8 @@ _METHODS = """## Flags by method
 
 Each method rejects flags it does not use. All methods except `ar` also take `--verifier`.
 
-| method | its flags |
-|---|---|"""
+| method | what it is | its flags |
+|---|---|---|"""
 
 
 def command_reference(*, output: str = str(ROOT / "docs/commands.md")) -> None:
@@ -107,14 +107,15 @@ def _rows(command: str) -> list[tuple[str, str]]:
 
 
 def _method_row(method: str) -> str:
-    elsewhere = {"method", "verifier", "adt"}
+    elsewhere = {"method", "verifier"}
     flags = [flag for flag in applicable({"method": method}) if flag not in elsewhere]
     shown = dict.fromkeys("adt_*" if flag.startswith("adt_") else flag for flag in flags)
-    return f"| `{method}` | {' '.join(f'`--{flag}`' for flag in shown) or 'none'} |"
+    words = " ".join(f"`--{flag}`" for flag in shown) or "none"
+    return f"| `{method}` | {METHODS[method].summary} | {words} |"
 
 
 def _flag_row(name: str, f: Field) -> str:
-    text = f.metadata["help"]
+    text = help_text(f)
     if "choices" in f.metadata:
         text += ": " + ", ".join(f"`{choice}`" for choice in f.metadata["choices"])
     return f"| `--{name}{value_name(f)}` | {_cell(text)} | {_cell(default_text(f))} |"

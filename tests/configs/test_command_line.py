@@ -12,12 +12,11 @@ from torch.distributed.run import get_args_parser
 import main
 from adt_tree.sources import source_values
 from configs import targets
-from configs.command_line import METHOD_FLAGS, absolute_paths, read_recipe, read_words
+from configs.command_line import absolute_paths, method_flags, read_recipe, read_words
 from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError, settings_dict, settings_fields
 from configs.help import command_help, program_help
-from configs.method_table import METHODS
-from configs.methods import applicable
+from configs.methods import METHODS, applicable
 from configs.schema import (
     ROOT,
     AdtSettings,
@@ -88,7 +87,7 @@ def test_the_command_line_wins_over_the_recipe(run, recipe):
 
 def test_another_method_or_rule_leaves_the_recipes_numbers_for_its_own_out(run, recipe):
     config = recipe("method: adt\nproposal: topk\nnodes: 20\nadt_beta: 0.4\n")
-    written = MethodSettings("adt", "topk", nodes=20, adt=AdtSettings(beta=0.4))
+    written = MethodSettings("adt", "topk", nodes=20, own=AdtSettings(beta=0.4))
     assert run(config).method == written
     assert run(config, "--method=ar").method == MethodSettings("ar")
     assert run(config, "--method=eagle2").method == MethodSettings("eagle2", "topk", nodes=20)
@@ -263,7 +262,7 @@ def test_a_benchmark_without_a_list(bench, recipe):
     assert bench("--method=adt").methods == (MethodSettings("ar"), MethodSettings("adt"))
     assert bench("--method=ar").methods == (MethodSettings("ar"),)
     config = recipe("method: adt\nproposal: topk\nadt_beta: 0.4\nrepeats: 2\n")
-    written = MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4))
+    written = MethodSettings("adt", "topk", own=AdtSettings(beta=0.4))
     assert bench(config).methods[1] == written and bench(config).repeats == 2
     assert bench(config, "--methods=ar,static").methods[1] == MethodSettings("static", "topk")
 
@@ -275,7 +274,7 @@ def test_method_flags_go_to_the_methods_that_have_them(bench):
         MethodSettings("adt", "topk", nodes=20),
     )
     words = "--methods=ar,eagle2,adt:verifier=lantern:lantern_delta=0.2", "--lantern_k=9"
-    relaxed = MethodSettings(verifier="lantern", relaxed=LanternSettings(9, 0.2))
+    relaxed = MethodSettings(verifier="lantern", numbers=LanternSettings(9, 0.2))
     assert bench(*words).methods == (MethodSettings("ar"), MethodSettings("eagle2"), relaxed)
 
 
@@ -285,8 +284,8 @@ def test_a_listed_recipe_is_a_row_and_sets_what_all_rows_share(bench, tmp_path):
     other.write_text("method: eagle2\nverifier: lantern\nlantern_k: 9\nproposal: topk\n")
     settings = bench(f"--methods=ar,{ours}:nodes=9,{other}", "--depth=3")
     assert settings.methods[1:] == (
-        MethodSettings("adt", "topk", nodes=9, adt=AdtSettings(beta=0.4)),
-        MethodSettings("eagle2", "topk", depth=3, verifier="lantern", relaxed=LanternSettings(9)),
+        MethodSettings("adt", "topk", nodes=9, own=AdtSettings(beta=0.4)),
+        MethodSettings("eagle2", "topk", depth=3, verifier="lantern", numbers=LanternSettings(9)),
     )
     assert settings.run.sampling.temperature == 0.5
     assert bench(f"--methods={ours}", "--temperature=0").run.sampling.temperature == 0
@@ -347,7 +346,7 @@ def test_help_fits_on_a_screen_and_has_every_flag_if_asked(command):
 def test_help_of_a_method_has_its_flags_and_says_what_it_leaves_out(method):
     text = command_help("generate_images", method)
     fitting, flags = {*applicable({"method": method})}, flags_of("generate_images")
-    kept = {name for name in flags if name not in METHOD_FLAGS or name in fitting}
+    kept = {name for name in flags if name not in method_flags() or name in fitting}
     assert shown_in(text) == kept
     assert f"--help all lists {len(flags) - len(kept)} more flags" in text
 

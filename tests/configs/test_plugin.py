@@ -1,8 +1,6 @@
 """Methods and rules that a module outside the checkout registers."""
 
 import sys
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,20 +10,44 @@ from made_runs import write_run
 from stand_ins import empty_checkpoint
 
 import main
-from configs import acceptance, method_table
-from configs.command_line import listed_method, read_words
+from configs.command_line import PLUGINS, listed_method, read_words
 from configs.fields import SettingsError
 from configs.help import asked_help, command_help
-from runs import methods
+from configs.methods import METHODS, register_method
+from configs.rules import RULES
 from runs.commands import run_settings
 
 MODULE = """
-from adt_tree import Acceptance, Method, MethodTraits, register_method, register_verifier
-from runs.methods import METHODS, VERIFIERS
+from dataclasses import dataclass, replace
 
-register_method("mine", MethodTraits({"proposal": "coupled", "window": 8, "guess": "above"}),
-                METHODS["jacobi"])
-register_verifier("strict", Acceptance(True, True, ("coupled",), ("mine",)), VERIFIERS["exact"])
+from adt_tree import Rule, register_method, register_rule
+from configs.fields import Settings, setting
+from configs.methods import METHODS
+from configs.rules import loaded
+from decoding.verifiers.exact import Exact
+
+
+@dataclass(frozen=True)
+class Numbers(Settings, prefix="strict_", group="Strict"):
+    share: float = setting("a number of the rule's own", 0.5, low=0, high=1)
+
+
+class Strict(Exact):
+    name = "strict"
+
+    def __init__(self, settings, nearest):
+        self.settings = settings
+
+
+def drafter(parts):
+    return loaded(METHODS["jacobi"].drafter)(parts)
+
+
+defaults = {"proposal": "coupled", "window": 8, "guess": "above"}
+register_method("mine", replace(METHODS["jacobi"], drafter=drafter, defaults=defaults))
+rule = Rule("mine", Strict, ("coupled",), ("mine",), lossless=True, same_tokens=True,
+            settings=Numbers)
+register_rule("strict", rule)
 """
 
 
@@ -35,10 +57,7 @@ def plugin(tmp_path, monkeypatch):
     (tmp_path / "own_methods.py").write_text(MODULE)
     (tmp_path / "broken_methods.py").write_text("import no_such_package")
     monkeypatch.chdir(tmp_path)
-    tables = method_table.METHODS, methods.METHODS, acceptance.VERIFIERS, methods.VERIFIERS
-    with ExitStack() as stack:
-        for table in tables:
-            stack.enter_context(patch.dict(table))
+    with patch.dict(METHODS), patch.dict(RULES), patch.dict(PLUGINS):
         yield "own_methods"
     sys.modules.pop("own_methods", None)
 
@@ -58,7 +77,16 @@ def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
     with pytest.raises(SettingsError, match="strict needs --proposal coupled and --method min"):
         settings("--method=jacobi", "--verifier=strict")
     with pytest.raises(ValueError, match="'mine' is taken"):
-        methods.register_method("mine", method_table.MethodTraits(), methods.METHODS["jacobi"])
+        register_method("mine", METHODS["jacobi"])
+
+
+def test_a_rule_brings_flags_of_its_own(plugin, tmp_path):
+    empty_checkpoint(tmp_path / "model")
+    words = "--method=mine", "--verifier=strict", "--strict_share=0.25"
+    assert settings(f"--plugin={plugin}", *words).method.numbers.share == 0.25
+    assert "--strict_share X" in command_help("generate_images", everything=True)
+    with pytest.raises(SettingsError, match="--strict_share: 0.25 works only with --verifier str"):
+        settings("--method=ar", "--strict_share=0.25")
 
 
 @pytest.mark.parametrize("words", [["--plugin", "own_methods"], ["--plugin=own_methods"]])
@@ -76,25 +104,12 @@ def test_a_module_may_register_its_names_again(plugin):
     own = {"__name__": plugin}
     exec(MODULE, own)
     exec(MODULE.replace('"window": 8', '"window": 4'), own)
-    assert method_table.METHODS["mine"].defaults["window"] == 4
-    with pytest.raises(SettingsError, match="'mine' is taken"):
-        exec(MODULE, {"__name__": "other"})
-    with pytest.raises(SettingsError, match="'ar' is taken"):
-        exec(MODULE.replace('"mine"', '"ar"'), own)
-
-
-def test_a_rule_takes_the_numbers_of_a_rule_that_is_there(plugin):
-    """Flags of its own would be unknown to every command."""
-
-    class Numbers(acceptance.LanternSettings):
-        pass
-
-    rule = acceptance.Acceptance(False, False, ("topk",), numbers=Numbers)
-    with pytest.raises(SettingsError, match="rule 'typical': numbers: expected LanternSettings, "):
-        methods.register_verifier("typical", rule, methods.VERIFIERS["lantern"])
-    rule = replace(rule, numbers=acceptance.LanternSettings)
-    methods.register_verifier("typical", rule, methods.VERIFIERS["lantern"])
-    assert listed_method("eagle2:proposal=topk:verifier=typical:lantern_k=7", {}).relaxed.k == 7
+    assert METHODS["mine"].defaults["window"] == 4
+    for name, source in (("mine", MODULE), ("ar", MODULE.replace('"mine"', '"ar"'))):
+        with pytest.raises(SettingsError, match=f"'{name}' is taken"):
+            exec(source, {"__name__": "other"})
+    with pytest.raises(SettingsError, match="'exact' is taken"):
+        exec(MODULE.replace('"strict"', '"exact"'), own)
 
 
 def test_its_images_are_those_of_plain_decoding(plugin, tmp_path):

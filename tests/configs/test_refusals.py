@@ -45,11 +45,10 @@ draw --adt-bata=1            : Did you mean --adt_beta
 draw --methods=ar            : --methods: unknown flag. Did you mean --method
 inspect --method=adt         : --method: unknown flag
 inspect --cfg_mode=sequential : --cfg_mode: unknown flag
-verify                       : verify: there is no such command; use `inspect --run`
 draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help all` li
 draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
-bench --trace                : --trace: benchmark has no such flag; only generate_images has it
+bench --trace                : --trace: unknown flag
 tune --nodes=4               : --nodes: unknown flag
 samples --quantize=int8      : --quantize: expected no quantised…got 'int8'
 samples --slice=0-3          : --slice: unknown flag
@@ -85,7 +84,6 @@ list --slice=5               : --slice: expected a-b with whole numbers a < b…
 list --slice=5-5             : --slice: …got '5-5'
 list --slice=１-２           : --slice: …got
 list --sample=0              : --sample: …got 0
-inspect --speed              : --speed: inspect has no such flag; benchmark and tune measure
 draw --plugin=none.such      : --plugin: expected the name of a…got 'none.such'
 draw --plugin=./mine.py      : --plugin: expected the name of a…got './mine.py'
 draw --plugin=              : --plugin: expected the name of a…got ''
@@ -102,7 +100,7 @@ evaluate                     : --output_dir: expected run folders…got nothing
 evaluate --output_dir a,,b   : --output_dir: expected folder names between…got 'a,,b'
 evaluate --output_dir a --metrics fid,clap   : --metrics: expected all, none, or…got 'fid,clap'
 evaluate --output_dir a --metrics fid,fid    : --metrics: …got 'fid,fid'
-evaluate --output_dir a --metrics fid,is     : --metrics: …got 'fid,is'. is is gone: use fid
+evaluate --output_dir a --metrics fid,is     : --metrics: …got 'fid,is'
 evaluate --output_dir a --ref_dir nowhere    : --ref_dir: expected a folder…got 'nowhere'
 draw --method=ar --drafter_path=x    : --drafter_path: 'x' works only with a method that
 draw --adt_d_min=7 --adt_d_max=6     : --adt_d_min: expected at most --adt_d_max, which is…got 7

@@ -4,12 +4,12 @@ import pytest
 
 from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError
-from configs.method_table import METHODS
+from configs.methods import METHODS
 from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
 
 
 def test_defaults_of_the_methods():
-    assert MethodSettings() == MethodSettings("adt", "coupled", nodes=6, adt=AdtSettings())
+    assert MethodSettings() == MethodSettings("adt", "coupled", nodes=6, own=AdtSettings())
     eagle = MethodSettings("eagle2")
     assert (eagle.proposal, eagle.depth, eagle.width, eagle.nodes) == ("coupled", 5, 10, 58)
     assert MethodSettings("static").tree == "mc_sim_7b_63"
@@ -22,13 +22,14 @@ def test_defaults_of_the_methods():
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_method_does_not_use_is_refused(method):
     values = {"proposal": "topk", "depth": 3, "width": 3, "nodes": 9, "tree": "chain"}
-    for name, value in [*values.items(), ("adt", AdtSettings())]:
-        if name in METHODS[method].defaults:
-            MethodSettings(method, **{name: value})
+    for name, value in [*values.items(), ("adt_beta", 0.5)]:
+        given = {"method": method, name: value}
+        if name in METHODS[method].flags:
+            MethodSettings.of(given)
         else:
             match = f"--{name}.*only with --method .*, not with --method {method}"
             with pytest.raises(SettingsError, match=match):
-                MethodSettings(method, **{name: value})
+                MethodSettings.of(given)
 
 
 def test_first_adt_tree_stays_within_given_bounds():
@@ -71,7 +72,7 @@ def test_fingerprint_follows_what_an_image_is_and_nothing_else():
     own = {"seed": 1, "dtype": "bf16", "device": "cpu", "model_path": "m", "drafter_path": "d"}
     other = [{name: value} for name, value in own.items()]
     other += [{"sampling": SamplingSettings(cfg=2)}, {"method": MethodSettings("adt", "topk")}]
-    other += [{"method": MethodSettings(adt=AdtSettings(beta=0.4))}]
+    other += [{"method": MethodSettings(own=AdtSettings(beta=0.4))}]
     prints = [RunSettings(**base, **flags).fingerprint() for flags in other]
     assert len({first, *prints}) == len(other) + 1
 

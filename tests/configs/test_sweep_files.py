@@ -33,7 +33,7 @@ def test_cells_are_all_combinations_and_the_further_methods(bench) -> None:
     assert settings.sweep.others == ("eagle2", "eagle2:nodes=8")
     assert settings.sweep.axes == ("adt_beta", "nodes")
     assert [method.nodes for method in settings.methods] == [4, 8, 4, 8, 58, 8]
-    assert [method.adt.beta for method in settings.methods[:4]] == [0.1, 0.1, 0.9, 0.9]
+    assert [method.own.beta for method in settings.methods[:4]] == [0.1, 0.1, 0.9, 0.9]
     assert settings.output == "outputs/sweeps/mine"
 
 
@@ -59,7 +59,7 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
     settings = bench(GOOD, "--proposal", "topk", "--adt_d_max", "2", "--output_dir", "here")
     assert {method.proposal for method in settings.methods} == {"topk"}
     assert settings.output == "here"
-    assert [method.adt.d_max for method in settings.methods[:4]] == [2] * 4
+    assert [method.own.d_max for method in settings.methods[:4]] == [2] * 4
 
 
 def axes(text: str, base: str = "adt") -> str:
@@ -82,7 +82,7 @@ def axes(text: str, base: str = "adt") -> str:
         (axes("nodes: [4, 6]\nmethods: adt"), "different methods, got adt:nodes=6 and adt"),
         (axes("nodes: [4]\nmethods: ar"), "expected methods other than ar, .*got ar"),
         (axes("nodes: [4]\nmethods: [ar]"), "methods: expected name.*got .*"),
-        (axes("nodes: [4]\nquality: true"), "got quality. That is gone: use --metrics"),
+        (axes("nodes: [4]\nquality: true"), "expected axes, base or methods, got quality"),
         (axes("nodes: [4]\nmethod: ar"), "keys: expected axes, base or methods, got method"),
     ],
 )

@@ -20,7 +20,7 @@ from fakes import p_value
 from rules import Distributions, Roots, noise_of, one_round, outcome_counts
 from torch import Tensor
 
-from configs.acceptance import PROPOSALS, VERIFIERS
+from configs.rules import PROPOSALS, RULES, loaded
 from decoding.drafter import Drafter
 from decoding.noise import ImageNoise, stream_key
 from decoding.policies.base import TreePolicy
@@ -40,7 +40,6 @@ from decoding.verifiers.base import Verifier
 from decoding.verifiers.host import Array, HostRule, ImageTree, Walk, point_mass
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
-from runs.methods import VERIFIERS as RULES
 
 VOCAB, TOKENS, REACH = 4, 3, 3
 CHUNK = 20_000  # images at a time
@@ -110,10 +109,10 @@ class Cell:
 
 def cells() -> Iterator[Cell]:
     """Every combination that the settings allow."""
-    for name, rule in VERIFIERS.items():
+    for name, rule in RULES.items():
         if not rule.lossless:
             continue
-        verifier = RULES[name]()
+        verifier = loaded(rule.code)()
         reads = verifier.reads_distributions
         for proposal in PROPOSALS:
             for tree, policy in TREES.items():

@@ -7,11 +7,11 @@ import torch
 from fakes import Unseeing
 from torch import Tensor
 
+from configs.rules import PROPOSALS, loaded
 from decoding.drafter import Draft
 from decoding.noise import NoiseShape, gumbel_of, stream_key
 from decoding.policies.base import TreePolicy
 from decoding.positional_noise import NodeNoise, PositionalNoise
-from decoding.proposals import PROPOSALS
 from decoding.round import Round, RoundInputs, RoundShape
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
@@ -95,7 +95,7 @@ def one_round(
     roots = roots or Roots.first(len(noise.seeds))
     distributions.roots = roots.rows
     round = round_at(roots, policy, noise, verifier)
-    tree = policy.grow(round, distributions, PROPOSALS[proposal]())
+    tree = policy.grow(round, distributions, loaded(PROPOSALS[proposal])())
     log_p = distributions.log_p[distributions.rows(tree)]
     return tree, verifier(tree, log_p, NodeNoise(noise, tree.depths, roots.decided))
 

@@ -13,10 +13,10 @@ from rules import outcome_counts
 from small import Sizes, small_settings, write_checkpoint
 from torch import Tensor
 
+from configs.methods import TREES
 from configs.schema import MethodSettings
 from decoding import noise
 from decoding.images import Job
-from decoding.policies import static
 from decoding.sampling import SamplingDistribution
 from decoding.seeds import image_seed
 from models.base import Context
@@ -94,7 +94,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_images_have_the_targets_distribution(name, sampled, p, monkeypatch) -> None:
-    monkeypatch.setitem(static.NAMED_TREES, "mc_sim_7b_63", "root:2 0:2 1:1")
+    monkeypatch.setitem(TREES, "mc_sim_7b_63", "root:2 0:2 1:1")
     assert p_value(sampled(METHODS[name]), p) > 1e-4
 
 

@@ -9,14 +9,14 @@ import torch
 from fakes import Path, ScriptedDrafter, codes, finished
 from torch import Tensor
 
-from configs.schema import AdtSettings, MethodSettings
+from configs.methods import TREES, AdtSettings, MethodSettings
+from configs.rules import PROPOSALS, loaded
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job, RoundStats, Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import FixedController, TreePolicy
 from decoding.policies.dynamic import DynamicTree
-from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
-from decoding.proposals import PROPOSALS
+from decoding.policies.static import StaticTree, rank_paths
 from decoding.round import TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
@@ -42,10 +42,10 @@ METHODS = {
     "adt": MethodSettings("adt"),
     # an image whose nodes have one child, beside others that have more
     "adt by confidence": MethodSettings(
-        "adt", adt=AdtSettings(adapt="confidence", beta=0.5, k_min=1, k_max=3, k_init=3)
+        "adt", own=AdtSettings(adapt="confidence", beta=0.5, k_min=1, k_max=3, k_init=3)
     ),
     "adt topk": MethodSettings(
-        "adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")
+        "adt", proposal="topk", own=AdtSettings(init="vertical", adapt="random")
     ),
     "jacobi": MethodSettings("jacobi", window=5),
     "jacobi from the left": MethodSettings("jacobi", window=9, guess="left"),
@@ -83,7 +83,7 @@ LogQ = Callable[[Path, int], Tensor]
 def scripted(
     session: Session, law: SamplingDistribution, policy: TreePolicy, log_q: LogQ, images: int
 ) -> Engine:
-    speculation = Speculation(ScriptedDrafter(log_q), policy, PROPOSALS["coupled"]())
+    speculation = Speculation(ScriptedDrafter(log_q), policy, loaded(PROPOSALS["coupled"])())
     return Engine(session.target, law, Exact(), images, speculation)
 
 
@@ -113,7 +113,7 @@ def test_distributions_are_neither_flat_nor_certain(truth) -> None:
 def test_an_oracle_is_always_accepted(distribution, session, truth) -> None:
     """Every round decides depth + 1 tokens, as far as the image goes."""
     expected = truth[distribution]
-    for policy in (DynamicTree(TreeShape(3, 2, 8)), StaticTree(rank_paths(NAMED_TREES["chain"]))):
+    for policy in (DynamicTree(TreeShape(3, 2, 8)), StaticTree(rank_paths(TREES["chain"]))):
         engine = scripted(session, distribution, policy, oracle(session, expected), 3)
         rounds = math.ceil((TOKENS - 1) / (policy.largest.depth + 1))
         for name, image in finished(engine, JOBS).items():

@@ -4,10 +4,10 @@ import pytest
 import torch
 from fakes import p_value
 
+from configs.rules import PROPOSALS, loaded
 from decoding.device import constant
 from decoding.drafter import Draft
 from decoding.noise import gumbel
-from decoding.proposals import PROPOSALS
 from decoding.sampling import choose
 
 
@@ -28,7 +28,7 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
     distance = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
     rates = {}
     for name, proposal in PROPOSALS.items():
-        tokens, _ = proposal().children(Draft(log_q), noise(4000, 10), 1)
+        tokens, _ = loaded(proposal)().children(Draft(log_q), noise(4000, 10), 1)
         rates[name] = (tokens[..., 0] == choices).double().mean()
     assert rates["coupled"] > ((1 - distance) / (1 + distance)).mean() - 0.03
     assert rates["coupled"] > rates["topk"] + 0.1
@@ -37,7 +37,7 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
     log_q = distributions(6, 7, 4)
-    tokens, scores = PROPOSALS[name]().children(Draft(log_q), torch.zeros(1, 6, 1), 7)
+    tokens, scores = loaded(PROPOSALS[name])().children(Draft(log_q), torch.zeros(1, 6, 1), 7)
     best, codes = log_q.sort(descending=True)
     assert torch.equal(tokens, codes)
     others = best[..., :3].logsumexp(-1, keepdim=True) if name == "coupled" else 0.0
@@ -46,7 +46,9 @@ def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
 
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_estimates_are_probabilities_best_first(name) -> None:
-    tokens, scores = PROPOSALS[name]().children(Draft(distributions(20, 9, 5)), noise(20, 9), 50)
+    tokens, scores = loaded(PROPOSALS[name])().children(
+        Draft(distributions(20, 9, 5)), noise(20, 9), 50
+    )
     assert tokens.shape == (1, 20, 9), "no more candidates than tokens"
     assert (scores <= 0).all() and (name == "sampled" or (scores.diff(dim=-1) <= 0).all())
     all_of_it = scores[..., :3] if name == "coupled" else scores
@@ -57,7 +59,7 @@ def test_codes_that_q_excludes_are_no_children() -> None:
     log_q = torch.full((1, 1, 9), -torch.inf)
     log_q[..., 4] = 0.0
     for name, proposal in PROPOSALS.items():
-        tokens, scores = proposal().children(Draft(log_q), noise(1, 9).float(), 3)
+        tokens, scores = loaded(proposal)().children(Draft(log_q), noise(1, 9).float(), 3)
         assert (name, tokens[0, 0, 0].item()) == (name, 4)
         assert scores[0, 0].tolist() == [0.0, -torch.inf, -torch.inf]
 
@@ -67,7 +69,7 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
     no child.
     """
     log_q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).log().expand(1, 20_000, 4)
-    tokens, scores = PROPOSALS["sampled"]().children(Draft(log_q), noise(20_000, 4), 4)
+    tokens, scores = loaded(PROPOSALS["sampled"])().children(Draft(log_q), noise(20_000, 4), 4)
     assert torch.equal(scores, log_q.gather(2, tokens)) and (tokens[..., 3] == 3).all()
     q = log_q[0, 0, :3].exp()
     pairs = q[:, None] * q / (1 - q[:, None]) * (1 - torch.eye(3))
@@ -78,8 +80,8 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_trust_sharpens_the_estimates_of_coupled_drafts_only(name) -> None:
     log_q, own = distributions(3, 9, 2), noise(3, 9)
-    plain = PROPOSALS[name]().children(Draft(log_q), own, 4)
-    trusted = PROPOSALS[name]().children(Draft(log_q, torch.full((1, 3), 3.0)), own, 4)
+    plain = loaded(PROPOSALS[name])().children(Draft(log_q), own, 4)
+    trusted = loaded(PROPOSALS[name])().children(Draft(log_q, torch.full((1, 3), 3.0)), own, 4)
     assert torch.equal(trusted[0], plain[0])
     sharper = 3 * plain[1]
     others = sharper[..., :3].logsumexp(-1, keepdim=True)

@@ -12,9 +12,9 @@ from fakes import p_value
 from rules import Distributions, decided, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
 
-from configs.acceptance import GsdSettings, PathSettings
 from decoding.noise import ImageNoise
 from decoding.policies.static import StaticTree, rank_paths
+from decoding.rules import GsdSettings, PathSettings
 from decoding.rules.block_verification import first_chain
 from decoding.rules.gsd import Gsd
 from decoding.rules.path_explore import PathExplore

@@ -97,7 +97,7 @@ METHODS = [
     MethodSettings("static", tree="chain", proposal="sampled", verifier="sampled"),
     MethodSettings("eagle2", depth=2, width=3, nodes=6),
     MethodSettings("eagle2", depth=2, width=2, nodes=4, verifier="rejection"),
-    MethodSettings("adt", nodes=8, adt=AdtSettings(d_min=1, d_init=1, d_max=2, l_d=1)),
+    MethodSettings("adt", nodes=8, own=AdtSettings(d_min=1, d_init=1, d_max=2, l_d=1)),
     MethodSettings("recall", depth=3, width=3, nodes=8),
     MethodSettings("eagle_recall", depth=2, width=3, nodes=8, head_depth=1),
     MethodSettings("block", depth=3, width=3, nodes=8),

@@ -9,11 +9,11 @@ from fakes import DictatedStreams, codes, tree_of
 from rules import Distributions, noise_of, one_round
 from test_engine import JOBS, VOCAB
 
-from configs.acceptance import GsdSettings, PathSettings
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import ImageNoise, NoiseShape, stream_key, uniform, uniform_at
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.positional_noise import NodeNoise
+from decoding.rules import GsdSettings, PathSettings
 from decoding.rules.block_verification import BlockVerification
 from decoding.rules.spectr import selection_ratio
 from decoding.rules.traversal import Traversal
@@ -31,7 +31,7 @@ IDS = 8  # of the rules' own trees
 LANTERN = LanternSettings(k=6, delta=0.3)
 LOSSLESS = {
     "rejection": MethodSettings(**TREE, proposal="topk", verifier="rejection"),
-    "rejection, coupled": MethodSettings("adt", verifier="rejection", adt=AdtSettings(d_max=5)),
+    "rejection, coupled": MethodSettings("adt", verifier="rejection", own=AdtSettings(d_max=5)),
     "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
     "sampled": MethodSettings("static", proposal="sampled", verifier="sampled"),
     "rejection, mixed": MethodSettings(**MIXED, depth=3, width=3, verifier="rejection"),
@@ -44,15 +44,15 @@ LOSSLESS = {
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
 }
 RELAXED = {
-    "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", relaxed=LANTERN),
-    "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", relaxed=LANTERN),
-    "lantern, mixed": MethodSettings(**MIXED, verifier="lantern", relaxed=LANTERN),
+    "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", numbers=LANTERN),
+    "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", numbers=LANTERN),
+    "lantern, mixed": MethodSettings(**MIXED, verifier="lantern", numbers=LANTERN),
     "gsd": MethodSettings(
-        "jacobi", proposal="sampled", verifier="gsd", window=5, relaxed=GsdSettings(reach=2)
+        "jacobi", proposal="sampled", verifier="gsd", window=5, numbers=GsdSettings(reach=2)
     ),
     "path_explore": MethodSettings("static", proposal="sampled", verifier="path_explore"),
     "path_relax": MethodSettings(
-        "static", proposal="sampled", verifier="path_relax", relaxed=PathSettings(delta=0.3)
+        "static", proposal="sampled", verifier="path_relax", numbers=PathSettings(delta=0.3)
     ),
 }
 METHODS = LOSSLESS | RELAXED | {"plain": MethodSettings("ar")}

@@ -17,13 +17,14 @@ from fakes import (
     tree_of,
 )
 
-from configs.method_table import TREES
+from configs.methods import TREES
+from configs.rules import PROPOSALS, loaded
 from decoding.drafter import Draft
 from decoding.noise import gumbel
 from decoding.policies.chain import ChainTree
 from decoding.policies.dynamic import HALVED, REFRESH, DynamicTree, best_nodes, verify_gain
-from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
-from decoding.proposals import PROPOSALS, TopK
+from decoding.policies.static import StaticTree, rank_paths
+from decoding.proposals import TopK
 from decoding.round import Round, TreeShape, largest_of
 from decoding.tree import DraftTree
 
@@ -57,7 +58,7 @@ def grow(shapes: list[TreeShape], proposal: str) -> DraftTree:
 
     policy, drafter = DynamicTree(largest_of(shapes)), PathDrafter(random_distribution)
     round = round_of(shapes, DECIDED[: len(shapes)], noise)
-    return policy.grow(round, drafter, PROPOSALS[proposal]())
+    return policy.grow(round, drafter, loaded(PROPOSALS[proposal])())
 
 
 SHAPES = [
@@ -132,7 +133,7 @@ def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
         return distribution.masked_fill(excluded, -torch.inf).log_softmax(-1)
 
     policy = DynamicTree(TreeShape(3, 5, 40))
-    tree = policy.grow(round_of([policy.largest]), PathDrafter(narrow), PROPOSALS["topk"]())
+    tree = policy.grow(round_of([policy.largest]), PathDrafter(narrow), loaded(PROPOSALS["topk"])())
     assert len(scored_paths(tree, 0)) == 2 + 4 + 8
 
 
@@ -148,8 +149,8 @@ PUBLISHED = {  # nodes per level, nodes with children, leaves
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_sizes_are_the_published_ones(name) -> None:
-    assert set(TREES) == set(NAMED_TREES) == set(PUBLISHED)
-    paths = rank_paths(NAMED_TREES[name])
+    assert set(TREES) == set(PUBLISHED)
+    paths = rank_paths(TREES[name])
     levels, inner, leaves = PUBLISHED[name]
     assert len(set(paths)) == len(paths) == sum(levels)
     assert [*Counter(map(len, sorted(paths, key=len))).values()] == levels
@@ -176,12 +177,12 @@ def by_hand(paths: list[Path], image: int) -> dict[Path, float]:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_grown_tree_follows_the_ranks(name, depth) -> None:
     """An image near its end drafts two levels only; the other one's tree stays whole."""
-    policy = StaticTree(rank_paths(NAMED_TREES[name]))
+    policy = StaticTree(rank_paths(TREES[name]))
     cut = policy.largest._replace(depth=min(depth, policy.largest.depth))
     drafter = PathDrafter(lambda image, path: random_distribution(image, path, vocab=12))
     tree = policy.grow(round_of([policy.largest, cut]), drafter, TopK())
     for image, shape in enumerate((policy.largest, cut)):
-        paths = [path for path in rank_paths(NAMED_TREES[name]) if len(path) <= shape.depth]
+        paths = [path for path in rank_paths(TREES[name]) if len(path) <= shape.depth]
         assert scored_paths(tree, image) == pytest.approx(by_hand(paths, image))
 
 
@@ -220,7 +221,7 @@ def test_a_chain_has_the_best_token_of_every_position_up_to_an_images_end() -> N
     log_q = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64).log_softmax(-1)
     policy = ChainTree(5)
     round = round_of([policy.largest, policy.largest.within(3)])  # the second image ends
-    tree = policy.grow(round, AheadDrafter(log_q), PROPOSALS["topk"]())
+    tree = policy.grow(round, AheadDrafter(log_q), loaded(PROPOSALS["topk"])())
     hits, tokens = log_q.max(-1)
     assert torch.equal(tree.tokens[:, 1:], tokens)
     torch.testing.assert_close(tree.scores[0, 1:], hits[0].cumsum(0))

@@ -15,7 +15,6 @@ from program import FOLDERS
 import main
 from configs.command_line import read_words
 from configs.commands import COMMANDS, flags_of
-from configs.gone import GONE_FLAGS
 from configs.targets import ROOT, TARGETS
 from eval.report.speed import PUBLISHED
 from scenes.attribute_classifier import Attributes
@@ -27,7 +26,7 @@ ABSENT = tuple(f"ckpts/{name}" for name in ("metrics", *TARGETS) if name != "tin
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 # of scripts, of torchrun and the hub's client, of fire
 OTHERS = {"nproc_per_node", "local", "help", "small", "thin", "output", "images", "tau"}
-OTHERS |= {"measured", "version"}
+OTHERS |= {"measured", "version", "typical_share"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -81,8 +80,7 @@ def test_prompts_of_the_included_model_are_like_its_captions(page: str) -> None:
 def test_flags_in_the_text_exist(page: str) -> None:
     known = {name for command in COMMANDS for name in flags_of(command)} | OTHERS
     for name in re.findall(r"--([a-z]\w*)(?!\*)\b", prose(page)):
-        gone = page == "docs/results/tried.md" and name in GONE_FLAGS
-        assert gone or {name, name.removeprefix("no")} & known, f"{page}: --{name}"
+        assert {name, name.removeprefix("no")} & known, f"{page}: --{name}"
 
 
 PROSE = [page for page in PAGES if page.startswith(("docs/", "README")) and "commands" not in page]

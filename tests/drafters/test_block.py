@@ -104,7 +104,7 @@ class Reading(BlockDrafter):
 @pytest.mark.parametrize("guidance", [1.0, 2.0])
 def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatch) -> None:
     """Images of different prompts, that decide different numbers of codes in a round."""
-    monkeypatch.setattr("runs.methods.BlockDrafter", Reading)
+    monkeypatch.setattr("drafters.block.BlockDrafter", Reading)
     head, checked = block_head(session), []
     method = MethodSettings(method="block", depth=3, width=2, nodes=6)
     distribution = SamplingDistribution(cfg=guidance)

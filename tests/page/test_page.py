@@ -19,7 +19,7 @@ import main
 from adt_tree import Pipeline
 from adt_tree.weights import completed
 from configs.fields import SettingsError
-from configs.method_table import METHODS
+from configs.methods import METHODS
 from models.base import ImageGrid
 from page.app import build_page, draw, fast_methods, linked, started, stop_run
 from page.server import NO_PROXY

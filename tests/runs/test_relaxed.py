@@ -28,7 +28,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def relaxed(**numbers: float | str) -> MethodSettings:
-    return MethodSettings(verifier="lantern", relaxed=LanternSettings(**numbers))
+    return MethodSettings(verifier="lantern", numbers=LanternSettings(**numbers))
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,13 @@ from families import SMALL, size_flag
 from made_runs import pictures
 from ran import copied_checkout, ran
 from small_glm_image import SIZES, write_glm_image
-from small_llamagen import LlamaGenSizes, write_llamagen
+from small_llamagen import LlamaGenSizes, put_llamagen, write_llamagen
 
 import main
 from configs.command_line import read_recipe
 from configs.fields import SettingsError
 from configs.schema import ROOT
 from models.codecs.codebook import load_table, table_path
-from models.registry import FAMILIES
-from models.targets.llamagen import LlamaGen
 from runs.commands import run_settings
 from runs.run_folder import RunFolder
 from scripts.paper.needs import methods_of, paper_needs
@@ -80,7 +78,7 @@ def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
     script_commands = commands(f"run.sh {recipe} {name}", tmp_path, given)
     monkeypatch.chdir(ROOT)
     for stage, side in SIDES.items():
-        monkeypatch.setitem(FAMILIES, stage, LlamaGen(side))
+        put_llamagen(monkeypatch, stage, side)
     monkeypatch.setitem(SIZES, "preview", 3)  # few tokens
     each = ["benchmark", *["generate_images"] * 3, "evaluate"]
     assert [words[0] for words in script_commands] == [NEEDS, REFUSED, *each * len(temperatures)]
@@ -338,7 +336,7 @@ def test_hashes_tell_another_drafter_and_another_machine(tmp_path, monkeypatch) 
 def test_rows_are_methods_or_recipes_of_the_paper() -> None:
     rows = methods_of("lantern_pp jacobi adt")
     assert [row.method for row in rows.values()] == ["static", "jacobi", "adt"]
-    own = rows["adt"].adt  # its bounds from the paper's mean depths 3.86 and 5.15
+    own = rows["adt"].own  # its bounds from the paper's mean depths 3.86 and 5.15
     assert (rows["adt"].nodes, own.d_min, own.d_max) == (58, 2, 8), "the paper's, not our default"
     with pytest.raises(SettingsError, match="METHODS: expected .*got 'eagle3'"):
         methods_of("ar eagle3")

@@ -16,9 +16,9 @@ from made_runs import scenes, settings_of, write_pair, write_run
 from PIL import Image
 
 import main
-from configs.evaluation import GENERAL_METRICS, SOURCES, TINY_METRICS, EvaluateSettings
+from configs.evaluation import METRICS, SOURCES, EvaluateSettings, usual_metrics
 from configs.fields import SettingsError
-from eval.metrics import registry
+from configs.rules import loaded
 from eval.metrics.base import Score
 from eval.metrics.intervals import Estimate
 from eval.report.evaluate import compute_scores, evaluate, with_prices
@@ -42,7 +42,7 @@ def folders(tmp_path, drawn) -> tuple[Path, Path]:
 def test_files_of_an_evaluation(folders, tmp_path, capsys):
     flags = {"output_dir": ",".join(map(str, folders)), "ref_dir": folders[0] / "img", "images": 2}
     flags |= {"cache_dir": tmp_path / "features", "report_dir": tmp_path / "out"}
-    flags |= {"metrics": ",".join((*TINY_METRICS, "fid", "hpsv2")), "inception_path": "none"}
+    flags |= {"metrics": ",".join((*usual_metrics(True), "fid", "hpsv2")), "inception_path": "none"}
     assert main.main(["evaluate", *(f"--{name}={value}" for name, value in flags.items())]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
     tables = {f"{t}.{e}" for t in ("speed", "images", "sources") for e in ("md", "csv", "tex")}
@@ -191,7 +191,7 @@ def test_images_of_another_size_are_a_named_skip(tmp_path):
     images = [np.full((64, 64, 3), shade, np.uint8) for shade in range(12)]
     small = write_run(tmp_path / "small", images, ["a plain red background, a blue star"] * 12)
     scores, skipped = scores_of(settings_of(tmp_path, small, ref_dir=str(small / "img")))
-    assert scores == {"small": {}} and len(skipped) == len(TINY_METRICS)
+    assert scores == {"small": {}} and len(skipped) == len(usual_metrics(True))
     assert all("64 x 64 pixels" in text for text in skipped if "tiny_fid" in text)
 
 
@@ -205,8 +205,10 @@ def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path, monkey
     assert scores["ar"]["tiny_fid"].value > 0.1
 
 
-def test_metrics_are_those_of_the_settings():
-    assert tuple(registry.METRICS) == TINY_METRICS + GENERAL_METRICS
+def test_metrics_name_code_and_flags_that_are_there():
+    for metric in METRICS.values():
+        assert loaded(metric.figure) and (metric.network is None or loaded(metric.network))
+        assert metric.flag is None or metric.flag in SOURCES
 
 
 _MEASURE = """() => ({

@@ -24,7 +24,7 @@ from transformers import GemmaForCausalLM
 import main
 from configs.schema import LanternSettings, MethodSettings, RunSettings
 from decoding.images import Job
-from models.registry import FAMILIES, load_codec
+from models.registry import family_of, load_codec
 from models.targets.llamagen import LlamaGen
 from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
@@ -148,12 +148,12 @@ def test_extracted_tokens_are_the_codecs(name, originals, tmp_path) -> None:
 @pytest.mark.parametrize("name", CODECS)
 def test_relaxed_acceptance_with_the_codecs_neighbours(name, folder) -> None:
     options = replace(OPTIONS, vq_path=SMALL[name].settings(folder).vq_path)
-    codebook = FAMILIES[name].codebook(folder, options)
+    codebook = family_of(name).codebook(folder, options)
     assert codebook.shape == (24, 8 if name == "emu3_5" else 4)
     if name == "janus_pro":  # the vectors that are decoded
         torch.testing.assert_close(codebook.norm(dim=-1), torch.ones(24))
     assert main.main(f"vq_distances --model {name} --model_path {folder}".split()) == 0
-    relaxed = MethodSettings("eagle2", verifier="lantern", relaxed=LanternSettings(k=5, delta=0.5))
+    relaxed = MethodSettings("eagle2", verifier="lantern", numbers=LanternSettings(k=5, delta=0.5))
     session = SMALL[name].load(folder, relaxed)
     assert session.open_engine().verifier.name == "lantern"
     tokens = session.target.grid.tokens

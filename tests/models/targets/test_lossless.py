@@ -12,17 +12,15 @@ from browser import thinned
 from families import SMALL, decoded
 from torch import Tensor
 
-from configs.acceptance import VERIFIERS
-from configs.method_table import METHODS
-from configs.methods import MethodSettings
+from configs.methods import METHODS, MethodSettings
+from configs.rules import PROPOSALS, RULES
 from configs.sampling import SamplingSettings
-from decoding.proposals import PROPOSALS
 from runs.session import Session
 
 FAMILIES = ("janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image", "llamagen")
 CASES = [
     (name, method, proposal)
-    for name, rule in VERIFIERS.items()
+    for name, rule in RULES.items()
     if rule.lossless
     for method, entry in METHODS.items()
     for proposal in PROPOSALS

@@ -20,7 +20,7 @@ METHODS = {
     "static": MethodSettings(method="static"),
     "eagle2 topk": MethodSettings(method="eagle2", proposal="topk", depth=3, width=3, nodes=9),
     "deep eagle2": MethodSettings(method="eagle2", depth=7, width=3, nodes=12),
-    "adt": MethodSettings(method="adt", adt=AdtSettings(d_max=5)),
+    "adt": MethodSettings(method="adt", own=AdtSettings(d_max=5)),
     "jacobi": MethodSettings(method="jacobi", window=7),
     "eagle_recall": MethodSettings(method="eagle_recall", depth=3, width=3, nodes=10),
 }

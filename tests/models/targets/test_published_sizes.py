@@ -25,7 +25,7 @@ from models.codecs.vqgan import VqganConfig, write_config
 from models.codecs.vqgan_network import Vqgan
 from models.cpu.fused import can_fuse
 from models.files.network import Network
-from models.registry import FAMILIES
+from models.registry import family_of
 from runs.check.files import Examination
 
 HIDDEN, VOCAB, CODES = 4096, 65536, 8192
@@ -160,7 +160,7 @@ PUBLISHED = {  # model, published keys and shapes, config.json, our weights, siz
     ("model", "published", "entries", "count", "sizes"), PUBLISHED.values(), ids=PUBLISHED
 )
 def test_published_sizes(model, published, entries, count, sizes) -> None:
-    shapes, built = published(), FAMILIES[model].network(entries)
+    shapes, built = published(), family_of(model).network(entries)
     assert built.faults(shapes) == [] and parameters(built) == count
     spec = built.module.spec
     assert {name: getattr(spec, name) for name in sizes} == sizes
@@ -190,7 +190,7 @@ def test_published_sizes_of_janus(size, count) -> None:
     state = state_of(transformers.JanusForConditionalGeneration, config)
     written = authors_config(config) | {"language_config": text}
     for content, keys in ((config.to_dict(), state), (written, authors_state(state))):
-        built = FAMILIES["janus_pro"].network(content)
+        built = family_of("janus_pro").network(content)
         assert built.faults(shapes_of(keys)) == [] and parameters(built) == count
         assert built.module.spec.vocab == 102400 + 16384
 
@@ -211,7 +211,7 @@ DRAFTERS = {  # model, published keys and shapes, config.json of target and draf
     ("model", "published", "entries", "head", "count"), DRAFTERS.values(), ids=DRAFTERS
 )
 def test_drafters(model, published, entries, head, count) -> None:
-    shapes, family = published(), FAMILIES[model]
+    shapes, family = published(), family_of(model)
     target = family.network(entries).module.spec
     built = drafter_network(head, family.drafter(head, target), target, "config.json")
     assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []

@@ -28,11 +28,10 @@ from damage import (
 )
 from families import SMALL, size_flag
 from small import write_shards
+from small_llamagen import put_llamagen
 
 import main
 from models.codecs.codebook import table_path
-from models.registry import FAMILIES
-from models.targets.llamagen import LlamaGen
 
 HUGE = 10**18  # of which no tensor can be made, not even without memory
 DEEP = b"[" * 100_000
@@ -157,7 +156,7 @@ def test_inspect_foretells_what_generate_images_says(
     model, wanted, damage, words, tmp_path, monkeypatch, capsys
 ) -> None:
     """Every fault is told once."""
-    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
+    put_llamagen(monkeypatch, "llamagen", 4)
     folder, given = SMALL[model].write(tmp_path), [f"--model={model}", *size_flag(model)]
     damage(folder)
     code, report = inspected(capsys, folder, *given)

@@ -11,8 +11,7 @@ from small import LUMINA, loaded, store_weights, write_checkpoint
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
-from configs.method_table import METHODS
-from configs.methods import MethodSettings
+from configs.methods import METHODS, MethodSettings
 from configs.model import EngineSettings
 from decoding import noise
 from decoding.cache import CacheShape, KVCache

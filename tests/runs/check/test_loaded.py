@@ -14,7 +14,7 @@ from damage import State, gone, weights
 from small import LUMINA, write_checkpoint, write_shards
 
 import main
-from configs.method_table import METHODS
+from configs.methods import METHODS
 from configs.sampling import SamplingSettings
 from configs.targets import ROOT
 from configs.tools import InspectSettings

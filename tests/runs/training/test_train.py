@@ -21,6 +21,7 @@ from families import SMALL
 from ran import torchrun, without_progress
 from safetensors.torch import load_file, save_file
 from small import Sizes, small_settings, write_checkpoint
+from small_llamagen import put_llamagen
 
 import main
 from configs.fields import SettingsError
@@ -30,8 +31,6 @@ from drafters.training.features import cached
 from drafters.training.heads import embedding_scale, export
 from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
-from models.registry import FAMILIES
-from models.targets.llamagen import LlamaGen
 from models.transformer import run_by_torch
 from runs.commands import train_settings
 from runs.session import open_session, open_target
@@ -429,7 +428,7 @@ LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, 
 
 @pytest.mark.parametrize("model", LAYOUTS)
 def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
+    put_llamagen(monkeypatch, "llamagen", 4)
     folder = SMALL[model].write(tmp_path)
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
     write_tokens(tmp_path / "tokens", model, folder, grid, 8)

@@ -1,28 +1,27 @@
-"""Acceptance rules: what they go with, their numbers; the names of rules, methods and models."""
+"""Acceptance rules: what they go with, their numbers; entries that name code that is there."""
 
 import itertools
 
 import pytest
 
-from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS
 from configs.fields import SettingsError, settings_fields
-from configs.method_table import METHODS
-from configs.schema import LanternSettings, MethodSettings
+from configs.methods import METHODS, MethodSettings
+from configs.rules import PROPOSALS, RULES, LanternSettings, loaded, rule_settings
 from configs.targets import TARGETS
-from decoding import proposals
-from models import registry
-from runs import methods
+from models.registry import family_of
+from models.targets.family import Family
 
 RELAXED = ("lantern", "lantern_coupled", "gsd", "path_explore", "path_relax")
+FIXED = ("sampled", "block_verification", "traversal", "gsd")  # of trees of fixed shape
 
 
 def test_every_combination_is_allowed_or_refused_by_name() -> None:
     drafted = [method for method in METHODS if "proposal" in METHODS[method].defaults]
     pairs = [("ar", None), *itertools.product(drafted, PROPOSALS)]
-    for (method, proposal), verifier in itertools.product(pairs, VERIFIERS):
+    for (method, proposal), verifier in itertools.product(pairs, RULES):
         if verifier in ("spectr", "path_explore", "path_relax"):
             allowed = method == "static" and proposal == "sampled"
-        elif verifier in ("sampled", "block_verification", "traversal", "gsd"):
+        elif verifier in FIXED:
             allowed = method in ("static", "jacobi") and proposal == "sampled"
         elif verifier in ("lantern", "lantern_coupled"):
             allowed = proposal not in (None, "sampled")
@@ -41,11 +40,11 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
 def test_which_rules_draw_the_images_of_plain_decoding() -> None:
     methods = {
         name: MethodSettings("static", rule.proposals[-1], verifier=name)
-        for name, rule in VERIFIERS.items()
+        for name, rule in RULES.items()
     }
     assert [name for name, method in methods.items() if method.same_tokens(1.0)] == ["exact"]
     same = {name for name, method in methods.items() if method.same_tokens(0.0)}
-    assert same == VERIFIERS.keys() - set(RELAXED)
+    assert same == RULES.keys() - set(RELAXED)
 
 
 def test_numbers_of_relaxed_acceptance() -> None:
@@ -55,19 +54,22 @@ def test_numbers_of_relaxed_acceptance() -> None:
     assert MethodSettings().lantern is None
 
 
-def test_the_settings_name_the_programs_proposals_rules_methods_and_models() -> None:
-    assert set(PROPOSALS) == set(proposals.PROPOSALS)
-    speculative = {name for name, traits in METHODS.items() if traits.speculative}
-    assert methods.METHODS.keys() == speculative and registry.FAMILIES.keys() == TARGETS.keys()
-    for name, rule in VERIFIERS.items():
-        assert methods.VERIFIERS[name].lossless == rule.lossless
-        assert rule.numbers is None or not rule.lossless
-        assert set(rule.without) <= set(settings_fields(rule.numbers) if rule.numbers else ())
-    for entry in TARGETS.values():
+def test_entries_name_code_that_agrees_with_them() -> None:
+    for name, code in PROPOSALS.items():
+        assert loaded(code).name == name
+    for method in METHODS.values():
+        assert not method.speculative or callable(loaded(method.policy)) and loaded(method.drafter)
+    for name, rule in RULES.items():
+        verifier = loaded(rule.code)
+        assert (verifier.name, verifier.lossless) == (name, rule.lossless)
+        assert rule.settings is None or not rule.lossless
+        assert set(rule.without) <= set(settings_fields(rule.settings) if rule.settings else ())
+    for name, entry in TARGETS.items():
+        assert isinstance(family_of(name), Family)
         assert {"model_path", "drafter_path", *entry.parts} <= entry.sources.keys()
         assert set(entry.parts) <= set(entry.flags)
 
 
 def test_numbers_of_rules_have_flags_of_their_own() -> None:
-    prefixes = [owner.prefix for owner in NUMBERS]
+    prefixes = [owner.prefix for owner in rule_settings()]
     assert all(prefixes) and len(set(prefixes)) == len(prefixes)
