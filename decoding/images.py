@@ -304,4 +304,5 @@ class Images:
             if state is not None and state.remaining == 0:
                 finished.append(state.finish())
                 self.states[image] = None
+                self.noise.seeds[image] = 0  # a free row is judged too, by numbers of no image
         return tuple(finished)

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from browser import ALL
-from fakes import finished, p_value
-from rules import outcome_counts
+from fakes import finished
 from small import Sizes, small_settings, write_checkpoint
 from torch import Tensor
 
@@ -23,6 +22,8 @@ from models.base import Context
 from models.target import TargetModel
 from runs.methods import build_engine
 from runs.session import Session, open_session
+from scripts.rules.rounds import outcome_counts
+from scripts.rules.statistics import p_value
 
 CODES, TOKENS = 4, 3
 SEEDS = 4000 if ALL else 1000

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 import pytest
 from browser import ALL
-from exactness import CONTROLS, Cell, cells, names, outcome, row
 
 from configs.schema import ROOT
+from scripts.rules.whole_rounds import CONTROLS, Cell, cells, names, outcome, row
 
 IMAGES = 200_000 if ALL else 4_000
 # With few images one drafter a tree, which shows the most faults, and no tree that is a part of

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from browser import ALL, only_in_all
-from fakes import DictatedStreams, p_value, tree_of
-from rules import Distributions, emitted, noise_of, one_round, outcome_counts
+from fakes import DictatedStreams, tree_of
 from torch import Tensor
 
 from configs.schema import LanternSettings
@@ -19,6 +18,8 @@ from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
+from scripts.rules.rounds import Distributions, emitted, noise_of, one_round, outcome_counts
+from scripts.rules.statistics import p_value
 
 VOCAB, DELTA = 24, 0.1
 # With few images the bounds have to be wider, because sampling alone moves the distance more.

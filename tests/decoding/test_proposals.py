@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from fakes import p_value
 
 from configs.rules import PROPOSALS, loaded
 from decoding.device import constant
 from decoding.drafter import Draft
 from decoding.noise import gumbel
 from decoding.sampling import choose
+from scripts.rules.statistics import p_value
 
 
 def distributions(n: int, vocab: int, seed: int) -> torch.Tensor:

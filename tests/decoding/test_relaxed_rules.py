@@ -7,9 +7,6 @@ from functools import cache
 import pytest
 import torch
 from browser import ALL
-from exactness import fast
-from fakes import p_value
-from rules import Distributions, decided, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
 
 from decoding.noise import ImageNoise
@@ -22,6 +19,16 @@ from decoding.rules.path_relax import PathRelax
 from decoding.verifiers.base import Verdict, Verifier
 from decoding.verifiers.host import Array, ImageTree
 from decoding.verifiers.sampled import Sampled
+from scripts.rules.rounds import (
+    Distributions,
+    decided,
+    emitted,
+    noise_of,
+    one_round,
+    outcome_counts,
+)
+from scripts.rules.statistics import p_value
+from scripts.rules.whole_rounds import fast
 
 VOCAB, LENGTH = 6, 2
 IMAGES = 40_000 if ALL else 2_500

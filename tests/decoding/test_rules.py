@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 import torch
 from fakes import DictatedStreams, codes, tree_of
-from rules import Distributions, noise_of, one_round
 from test_engine import JOBS, VOCAB
 
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
@@ -23,6 +22,7 @@ from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
 from runs.methods import build_engine
 from runs.session import Session
+from scripts.rules.rounds import Distributions, noise_of, one_round
 
 WARM, GREEDY = SamplingDistribution(top_k=12), SamplingDistribution(temperature=0.0)
 TREE = {"method": "eagle2", "depth": 3, "width": 4, "nodes": 10}

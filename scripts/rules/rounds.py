@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from fakes import Unseeing
 from torch import Tensor
 
 from configs.rules import PROPOSALS, loaded
@@ -17,7 +16,7 @@ from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 
 
-class Distributions(Unseeing):
+class Distributions:
     """Target's and drafter's distributions (rows, vocab) after every prefix of up to `length`
     tokens, in heap order: the root is row 0, and token t after row r leads to row r vocab + 1 + t.
     """
@@ -33,6 +32,7 @@ class Distributions(Unseeing):
         self.log_p, self.log_q = p.log_softmax(1), (p.clamp(min=-2) + 1.2 * noise).log_softmax(1)
 
     roots: Tensor | int = 0  # (images,) the rows of the trees' roots
+    dtype = torch.float64
 
     def rows(self, tree: DraftTree) -> Tensor:
         """(images, 1 + nodes) the row of every node's path."""
@@ -54,6 +54,30 @@ class Distributions(Unseeing):
             joint = (joint[:, None] * self.log_p[rows].exp()).flatten()
             rows = (rows[:, None] * self.vocab + 1 + torch.arange(self.vocab)).flatten()
         return joint
+
+
+class Unfavourable(Distributions):
+    """Targets and drafters that differ as much as the name says, after every prefix anew."""
+
+    def __init__(self, kind: str, vocab: int, length: int):
+        super().__init__(vocab, length, spread=1.3, cut=kind == "cut")
+        other = Distributions(vocab, length, spread=1.3).log_q.flip(0)
+        if kind == "true":
+            self.log_q = self.log_p
+        if kind == "ties":  # tokens that are as likely as others, for both
+            self.log_p, self.log_q = (x.round().log_softmax(1) for x in (self.log_p, self.log_q))
+        if kind == "sharp":  # nearly always the same draft, often a wrong one
+            self.log_q = (4 * other).log_softmax(1)
+        if kind == "disjoint":  # what q drafts, p hardly has, and nothing of what it has most
+            away = self.log_p.masked_fill(self.log_p == self.log_p.amax(1, keepdim=True), torch.inf)
+            self.log_q = (-1.5 * away).log_softmax(1)
+        if kind == "blind":  # drafts do not depend on the prefix, on which p depends much
+            last = torch.arange(len(self.log_p))[:, None] - 1
+            liked = torch.arange(vocab) // 2 == last % 2  # other codes after an even one
+            self.log_p = (0.3 * self.log_p + 1.5 * liked).log_softmax(1)
+            self.log_q = torch.zeros_like(self.log_p).log_softmax(1)
+            roots = torch.tensor([[0.3, 0.5, 0.1, 0.1], [0.8, 0.15, 0.03, 0.02]]).double()
+            self.log_p[0], self.log_q[0] = roots[:, :vocab].log().log_softmax(1)
 
 
 def noise_of(

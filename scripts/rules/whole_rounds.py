@@ -1,6 +1,6 @@
 """Whole rounds of every lossless rule, proposal and tree against the target's distribution.
 
-`PYTHONPATH=.:tests python tests/decoding/exactness.py IMAGES FILE` prints and writes the table.
+`python -m scripts.rules.whole_rounds IMAGES FILE` prints and writes the table.
 """
 
 import gc
@@ -16,8 +16,6 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from fakes import p_value
-from rules import Distributions, Roots, noise_of, one_round, outcome_counts
 from torch import Tensor
 
 from configs.rules import PROPOSALS, RULES, loaded
@@ -40,31 +38,13 @@ from decoding.verifiers.base import Verifier
 from decoding.verifiers.host import Array, HostRule, ImageTree, Walk, point_mass
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
+from scripts.rules.rounds import Roots, Unfavourable, noise_of, one_round, outcome_counts
+from scripts.rules.statistics import p_value
 
 VOCAB, TOKENS, REACH = 4, 3, 3
 CHUNK = 20_000  # images at a time
 noise_of_chunk = cache(noise_of)
 LEAST, MOST = 1e-5, 1e-8  # a right rule's p-value is above the first, a wrong one's below the other
-
-
-class Unfavourable(Distributions):
-    """Targets and drafters that differ as much as the name says, after every prefix anew."""
-
-    def __init__(self, kind: str):
-        super().__init__(VOCAB, TOKENS + REACH - 1, spread=1.3, cut=kind == "cut")
-        other = Distributions(VOCAB, TOKENS + REACH - 1, spread=1.3).log_q.flip(0)
-        if kind == "sharp":  # nearly always the same draft, often a wrong one
-            self.log_q = (4 * other).log_softmax(1)
-        if kind == "disjoint":  # what q drafts, p hardly has, and nothing of what it has most
-            away = self.log_p.masked_fill(self.log_p == self.log_p.amax(1, keepdim=True), torch.inf)
-            self.log_q = (-1.5 * away).log_softmax(1)
-        if kind == "blind":  # drafts do not depend on the prefix, on which p depends much
-            last = torch.arange(len(self.log_p))[:, None] - 1
-            liked = torch.arange(VOCAB) // 2 == last % 2  # other codes after an even one
-            self.log_p = (0.3 * self.log_p + 1.5 * liked).log_softmax(1)
-            self.log_q = torch.zeros_like(self.log_p).log_softmax(1)
-            self.log_p[0] = torch.tensor([0.3, 0.5, 0.1, 0.1]).log()
-            self.log_q[0] = torch.tensor([0.8, 0.15, 0.03, 0.02]).log()
 
 
 class Doubled(StaticTree):
@@ -81,7 +61,8 @@ def static(description: str, policy: type[StaticTree] = StaticTree) -> StaticTre
     return policy(rank_paths(description))
 
 
-QS = {kind: Unfavourable(kind) for kind in ("near", "cut", "sharp", "disjoint", "blind")}
+KINDS = ("near", "cut", "sharp", "disjoint", "blind")
+QS = {kind: Unfavourable(kind, VOCAB, TOKENS + REACH - 1) for kind in KINDS}
 TREES: dict[str, TreePolicy] = {
     "chain": static("root:1 0:1 00:1"),
     "siblings": static("root:3"),

@@ -1,0 +1,157 @@
+"""Every host rule over all outcomes of a round, on small trees: right ones are off by rounding."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+
+import pytest
+import torch
+
+from configs.rules import RULES, loaded
+from decoding.noise import ImageNoise
+from decoding.policies.base import TreePolicy
+from decoding.policies.static import StaticTree
+from decoding.positional_noise import NodeNoise
+from decoding.rules.path_explore import PathExplore
+from decoding.rules.spectr import SpecTr
+from decoding.sampling import choose
+from decoding.verifiers.exact import Exact
+from decoding.verifiers.host import ImageTree
+from decoding.verifiers.sampled import Sampled
+from scripts.rules.enumeration import Case, Chance, Uniform, enumerated, runs
+from scripts.rules.rounds import Unfavourable, noise_of
+from scripts.rules.whole_rounds import (
+    P_STAYS,
+    RATIO_1,
+    TREES,
+    BlockKeepsRest,
+    ForgetsBranch,
+    Keeps,
+    KeepsRest,
+    fast,
+)
+
+VOCAB = 3
+KINDS = ("near", "cut", "sharp", "disjoint", "blind", "true", "ties")
+ROUNDING = 1e-13
+
+
+@cache
+def case(tree: str, q: str, proposal: str = "sampled") -> Case:
+    policy: TreePolicy = TREES[tree]
+    return Case(Unfavourable(q, VOCAB, policy.largest.reach), policy, proposal)
+
+
+def lossless() -> Iterator[tuple[str, str, str]]:
+    """Every rule, tree and proposal that the settings allow."""
+    for name, rule in RULES.items():
+        if name == "exact":  # it draws nothing
+            continue
+        for tree, policy in TREES.items():
+            method = "static" if isinstance(policy, StaticTree) else "eagle2"
+            for proposal in ("topk", "sampled"):
+                doubled = tree == "doubled" and loaded(rule.code).reads_distributions
+                # siblings that are drawn differ
+                if rule.lossless and rule.fits(method, proposal) and not doubled:
+                    yield name, tree, proposal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cached_distributions() -> Iterator[None]:
+    with fast():
+        yield
+
+
+@pytest.mark.parametrize(("name", "tree", "proposal"), lossless())
+def test_lossless_rules_have_the_targets_distribution(name, tree, proposal) -> None:
+    for q in KINDS:
+        found = enumerated(loaded(RULES[name].code)(), case(tree, q, proposal))
+        assert found.distance < ROUNDING and found.accepted > 0, q
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_the_exact_rule_gives_the_tokens_of_plain_decoding_on_every_tree(tree) -> None:
+    for q in KINDS:
+        here = case(tree, q)
+        drafts, count = here.every[0], len(here.trees)
+        log_p = here.laws.log_p[here.laws.rows(drafts)]
+        for seed in range(4):
+            noise = noise_of([seed] * len(log_p), here.tokens, VOCAB)
+            depths, decided = drafts.depths, torch.zeros(len(log_p), 1, dtype=torch.long)
+            verdict = Exact()(drafts, log_p, NodeNoise(noise, depths, decided))
+            rows, plain = torch.zeros(len(log_p), dtype=torch.long), []
+            for position in range(here.tokens):
+                plain.append(choose(here.laws.log_p[rows], noise.table[:, position]))
+                rows = rows * VOCAB + 1 + plain[-1]
+            emitted, made = verdict.emitted[:, : here.tokens], torch.stack(plain, 1)
+            within = torch.arange(emitted.shape[1]) <= verdict.accepted[:, None]
+            assert torch.equal(emitted[within], made[:, : emitted.shape[1]][within])
+            assert count > 1
+
+
+class Careless(Sampled):
+    """Accepts the first child outright at one node in a thousand."""
+
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> tuple:
+        if tree.children[node] and noise.accept(tree.depths[node], -1 - node) < 0.001:
+            return tree.children[node][0], tree.p(node)
+        return super().choose_child(tree, node, noise)
+
+
+class OneNumber(Sampled):
+    """Judges all siblings with the same number."""
+
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> tuple:
+        return super().choose_child(tree, node, _Shared(noise))
+
+
+class _Shared:
+    def __init__(self, noise: ImageNoise):
+        self.noise = noise
+
+    def accept(self, depth: int, column: int) -> Uniform:
+        return self.noise.accept(depth, 0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "tree", "proposal", "broken"),
+    [
+        (Careless(), "chain", "sampled", nullcontext),
+        (Careless(), "three levels", "sampled", nullcontext),
+        (OneNumber(), "siblings", "sampled", nullcontext),
+        (Keeps(), "cousins", "topk", nullcontext),
+        (Sampled(), "siblings", "sampled", P_STAYS),
+        (Sampled(), "pruned", "sampled", nullcontext),
+        (KeepsRest(), "cousins", "sampled", nullcontext),
+        (BlockKeepsRest(), "chain", "sampled", nullcontext),
+        (ForgetsBranch(), "three levels", "sampled", nullcontext),
+        (SpecTr(), "siblings", "sampled", RATIO_1),
+        (PathExplore(), "cousins", "sampled", nullcontext),
+    ],
+    ids=lambda value: getattr(value, "__class__", type(value)).__name__,
+)
+def test_faults_are_seen(rule, tree, proposal, broken: Callable) -> None:
+    """The least of them, one node in a thousand, moves the distribution by 1e-4."""
+    with broken():
+        found = enumerated(rule, case(tree, "near", proposal))
+    assert found.distance > 5e-5
+
+
+def test_all_outcomes_together_are_certain() -> None:
+    for tree in TREES:
+        for q in KINDS:
+            assert abs(sum(drawn.weight for drawn in case(tree, q).trees) - 1) < ROUNDING
+
+
+def test_a_number_is_narrowed_by_every_comparison() -> None:
+    """u < 1/2, then 2 u < 3/2, then u - 1/8 < 1/8: six of seven intervals are ruled out."""
+
+    def program(chance: Chance) -> tuple[bool, ...]:
+        number = Uniform(chance, [0.0, 1.0])
+        return number < 0.5, number * 2 < 1.5, number - 0.125 < 0.125
+
+    found = dict(runs(program))
+    assert found == {
+        (True, True, True): 0.25, (True, True, False): 0.25,
+        (False, True, False): 0.25, (False, False, False): 0.25,
+    }  # fmt: skip
