@@ -32,13 +32,13 @@ from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
 from models.files.folders import checkpoint_folder
 from models.files.recognition import targets_in
+from models.files.weights import read_config
 from models.registry import family_of
 from models.target import TargetModel
 from runs.drawing import image_jobs
 from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples
 from runs.tuned import tuned_place
-from support.json_files import read_object
 
 # Names in Python's libraries -> flags.
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
@@ -181,7 +181,7 @@ def _model_in(path: str) -> str:
             return name
     with refusing():
         folder = checkpoint_folder(path, "--model_path")
-        config = read_object(folder / "config.json")
+        config = read_config(folder)
     likely = targets_in(path, folder)
     faults: dict[str, None] = {}  # each once
     for name in likely or TARGETS:

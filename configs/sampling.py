@@ -15,7 +15,7 @@ class SamplingSettings(Settings, group="Sampling"):
         above=0,  # 0 switches guidance off in other programs, but here it would ignore the prompt
         high=100,
         wanted="1 for no guidance, or another number above 0, at most 100",
-        shown="3.0; glm_image 1, which has no guidance",
+        shown="3.0; glm_image and image_gpt 1, which have no guidance",
     )
     temperature: float = setting("sampling temperature, 0 = argmax", 1.0, low=0, high=100)
     top_k: int = setting("sample from the k likeliest codes, 0 = off", 0, low=0)

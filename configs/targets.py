@@ -130,6 +130,12 @@ _EMU3_NEGATIVE = (
     "cropped, worst quality, low quality, normal quality, jpeg artifacts, signature, watermark, "
     "username, blurry."
 )
+# digits (mnist) and clothes (fmnist), of github.com/teddykoker/image-gpt
+_IMAGE_GPT = (
+    "`curl -fL --create-dirs https://raw.githubusercontent.com/teddykoker/image-gpt/"
+    "b967b2469ffdde18000e3172bb7cf7d95e9f4083/models/{mnist,fmnist}_gen.ckpt "
+    "-o 'ckpts/image_gpt/#1/model.ckpt'`"
+)
 TARGETS = {
     "tiny": Target(
         "models.targets.chameleon:Chameleon", "ckpts/tiny", flags=("tokenizer_path",), side=128
@@ -211,6 +217,14 @@ TARGETS = {
         beside=("processor", "scheduler", "text_encoder", "tokenizer", "transformer", "vae"),
         # its positions here have room for 2,048 squared
         sizes=ImageSizes(32, 2048, "1024", preview=16),
+        guided=False,
+    ),
+    "image_gpt": Target(
+        "models.targets.image_gpt:ImageGpt",
+        "ckpts/image_gpt/mnist",
+        "teddykoker/image-gpt",
+        others={"model_path": _IMAGE_GPT},
+        side=28,
         guided=False,
     ),
 }

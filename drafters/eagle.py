@@ -155,7 +155,8 @@ class EagleDrafter:
         hides = self.head.spec.hides_padding
         starts = prompt.starts if hides else torch.zeros_like(prompt.starts)
         context = self.cache.prefill(image, length, starts, prompt.origins)
-        self.head(prompt.ids[:, 1:], self.head.fuse(hidden), context)
+        if length:  # a prompt of one token leaves nothing to read
+            self.head(prompt.ids[:, 1:], self.head.fuse(hidden), context)
         self.last = prompt, image
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:

@@ -70,7 +70,7 @@ def use_triton(*networks: nn.Module) -> None:
     try:
         from models.cuda import steps  # importing Triton takes a second
 
-        found = [net for net in found if net.blocks[0].mlp_norm.weight.dtype == steps.TYPE]
+        found = [net for net in found if steps.fits(net)]
         # Build all before changing a layer: if one fails, no layer is left with Triton.
         for net in found:
             steps.build(net)

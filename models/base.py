@@ -50,6 +50,9 @@ class TransformerSpec:
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
     image_rope: ImageRope | None = None
     grid_rope: GridRope | None = None
+    # blocks of Image GPT: learned positions, LayerNorm, biases, an MLP without a gate; attention's
+    # output is added to its normed input
+    gpt2: bool = False
     # of a drafter: the target's layers after which it reads the hidden states, too
     target_layers: tuple[int, ...] = ()
     hides_padding: bool = True  # LlamaGen's drafters were trained to see padding before a prompt

@@ -99,7 +99,8 @@ def dispatch(
     forget_packed(target.transformer)
     target.transformer.blocks.run = run_by_torch  # our kernels would bypass accelerate's hooks
     first = main.index if main.type == "cuda" else "cpu"
-    device_map = dict.fromkeys(("embedding", "norm", "head"), first)
+    parts = (name for name, _ in target.transformer.named_children() if name != "blocks")
+    device_map = dict.fromkeys(parts, first)
     device_map |= {f"blocks.blocks.{layer}": device for layer, device in enumerate(places)}
     # force_hooks: accelerate leaves hooks out where everything lies on one device
     dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)

@@ -106,6 +106,13 @@ class RotaryGrids(Rotary):
         return F.pad(angle, (0, (self.head_dim - width) // 2))
 
 
+class Unrotated(Rotary):
+    """Turn nothing: the angle is 0 everywhere, in models with learned positions."""
+
+    def _frequencies(self, width: int) -> Tensor:
+        return torch.zeros(width // 2)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate (rows, n, heads, head_dim) by cos and signed sin, (rows, n, 1, head_dim)."""
     left, right = x.chunk(2, -1)

@@ -11,6 +11,7 @@ from models.transformer import Transformer
 
 if TYPE_CHECKING:  # so that the engine, which knows a target, loads no codec
     from models.codecs.glm_codec import TokenPicture
+    from models.codecs.palette import Palette
     from models.codecs.vqgan import ImageTokenizer
     from models.targets.prompts import Prompts
 
@@ -22,7 +23,7 @@ class TargetModel:
         self,
         transformer: Transformer,
         prompts: "Prompts",
-        images: "ImageTokenizer | TokenPicture",
+        images: "ImageTokenizer | Palette | TokenPicture",
         drafter: Callable[[dict, TransformerSpec], TransformerSpec],
     ):
         """drafter: of the family."""

@@ -1,8 +1,9 @@
 """The one decoder-only transformer of all targets and drafters.
 
 Pre-norm (or Swin-norm) blocks with RMSNorm, rotary attention with optional query/key norms, and
-SwiGLU (Gemma: GEGLU). Keys and values live in a cache that the caller passes in; without one the
-forward pass is causal over its own tokens (training).
+SwiGLU (Gemma: GEGLU); Image GPT's have LayerNorm, learned positions and GELU. Keys and values live
+in a cache that the caller passes in; without one the forward pass is causal over its own tokens
+(training).
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
 from models.cpu.linear import Linear
-from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
+from models.rotary import Rotary, RotaryGrid, RotaryGrids, Unrotated, rotate, rotate_pairs
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
 
@@ -60,6 +61,11 @@ class HeadRMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
 
 
+def norm_of(spec: TransformerSpec) -> nn.Module:
+    """Return a norm over hidden states (rows, n, hidden)."""
+    return (nn.LayerNorm if spec.gpt2 else nn.RMSNorm)(spec.hidden, spec.norm_eps)
+
+
 class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
@@ -68,7 +74,7 @@ class Attention(nn.Module):
         self.qkv = Linear(
             spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, spec.qkv_bias
         )
-        self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
+        self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=spec.gpt2)
         self.qk_norm: HeadNorm | HeadRMSNorm | None = None
         if spec.qk_rms:
             self.qk_norm = HeadRMSNorm(self.heads + self.kv_heads, self.head_dim, spec.norm_eps)
@@ -85,13 +91,14 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """A gated MLP."""
+    """A gated MLP; GPT-2's has no gate."""
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
-        self.gate_up = Linear(spec.hidden, 2 * spec.intermediate, bias=False)
-        self.down = Linear(spec.intermediate, spec.hidden, bias=False)
-        self.gelu = spec.gelu
+        self.gelu, self.plain = spec.gelu, spec.gpt2
+        width = spec.intermediate if self.plain else 2 * spec.intermediate
+        self.gate_up = Linear(spec.hidden, width, bias=self.plain)
+        self.down = Linear(spec.intermediate, spec.hidden, bias=self.plain)
 
     def run(self, steps: "Steps", x: Tensor) -> Tensor:
         return self.down(steps.gate(self, self.gate_up(x)))
@@ -111,6 +118,8 @@ class Steps:
 
     def gate(self, mlp: MLP, gate_up: Tensor) -> Tensor:
         """Return the activation of the first half (rows, n, width) times the second."""
+        if mlp.plain:
+            return F.gelu(gate_up)
         gate, up = gate_up.chunk(2, -1)
         return (F.gelu(gate, approximate="tanh") if mlp.gelu else F.silu(gate)) * up
 
@@ -153,12 +162,11 @@ class Block(nn.Module):
         super().__init__()
         self.attention, self.mlp, self.swin = Attention(spec, layer), MLP(spec), spec.swin_norm
         has_norm = spec.first_norm or layer > 0
-        self.attention_norm = nn.RMSNorm(spec.hidden, spec.norm_eps) if has_norm else nn.Identity()
-        self.mlp_norm = nn.RMSNorm(spec.hidden, spec.norm_eps)
-        self.sandwich = spec.sandwich_norm
+        self.attention_norm = norm_of(spec) if has_norm else nn.Identity()
+        self.mlp_norm = norm_of(spec)
+        self.sandwich, self.adds_to_normed = spec.sandwich_norm, spec.gpt2
         if self.sandwich:
-            self.attention_after = nn.RMSNorm(spec.hidden, spec.norm_eps)
-            self.mlp_after = nn.RMSNorm(spec.hidden, spec.norm_eps)
+            self.attention_after, self.mlp_after = norm_of(spec), norm_of(spec)
         self.steps = BY_TORCH
 
     def forward(
@@ -175,6 +183,7 @@ class Block(nn.Module):
             x = x + y
             return x, steps.norm(self.mlp_norm, mlp.run(steps, x))
         x, normed = steps.add_norm(self.attention_norm, x, y)
+        x = normed if self.adds_to_normed else x
         y = attention.run(steps, normed, rotation, context)
         if self.sandwich:
             y = steps.norm(self.attention_after, y)
@@ -185,16 +194,22 @@ class Block(nn.Module):
         return x, y
 
 
+def rotary_of(spec: TransformerSpec) -> Rotary:
+    """Return how queries and keys are rotated."""
+    if spec.grid_rope is not None:
+        return RotaryGrids(spec)
+    if spec.gpt2:
+        return Unrotated(spec)
+    return Rotary(spec) if spec.image_rope is None else RotaryGrid(spec)
+
+
 class Blocks(nn.Module):
     """The stack of blocks, shared by targets and drafters."""
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.spec = spec
-        if spec.grid_rope is not None:
-            self.rotary = RotaryGrids(spec)
-        else:
-            self.rotary = Rotary(spec) if spec.image_rope is None else RotaryGrid(spec)
+        self.rotary = rotary_of(spec)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
         # How layers run is chosen here: by torch or by `models.cpu.fused`; how the steps between
         # their products do, in `Block.steps`.
@@ -205,7 +220,7 @@ class Blocks(nn.Module):
         x: Tensor,
         context: Context,
         layers: Layers = (),
-        norm: nn.RMSNorm | None = None,
+        norm: nn.Module | None = None,
     ) -> Tensor:
         """Embeddings (rows, n, hidden) -> features (rows, n, hidden).
 
@@ -220,7 +235,7 @@ def run_by_torch(
     x: Tensor,
     context: Context,
     layers: Layers = (),
-    norm: nn.RMSNorm | None = None,
+    norm: nn.Module | None = None,
 ) -> Tensor:
     """Run one block after the other; arguments and result as `Blocks.forward`."""
     rotation, mask = blocks.rotary(context.positions, x.dtype), context.mask
@@ -247,8 +262,9 @@ class Transformer(nn.Module):
     def __init__(self, spec: TransformerSpec, scored: int):
         super().__init__()
         self.embedding = Embedding(spec.vocab, spec.hidden)
+        self.positions = Embedding(spec.max_positions, spec.hidden) if spec.gpt2 else None
         self.blocks = Blocks(spec)
-        self.norm = nn.RMSNorm(spec.hidden, spec.norm_eps)
+        self.norm = norm_of(spec)
         self.head = Linear(spec.hidden, scored, bias=False)
 
     @property
@@ -260,7 +276,10 @@ class Transformer(nn.Module):
 
         layers: whose hidden states follow, as `TargetModel.features` says.
         """
-        return self.read(self.embedding(ids), context, layers)
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions(context.positions)
+        return self.read(x, context, layers)
 
     def read(self, embeddings: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         """Embeddings (rows, n, hidden) -> what `forward` returns."""

@@ -92,7 +92,7 @@ def _about(
     """Return about.json, which is the same for any number of images and processes."""
     run, kept = settings.run, settings.run.identity()
     if prompts is None:
-        kept = {name: kept[name] for name in _CODEC}
+        kept = {name: kept[name] for name in _CODEC if name in kept}
     kept |= made_of(kept)
     if prompts is None:
         kept["data_dir"] = str(Path(settings.data_dir).resolve())

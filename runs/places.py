@@ -10,10 +10,10 @@ from configs.model import EngineSettings
 from configs.targets import META_FILES, ROOT, TARGETS
 from models.files.chameleon_parts import find_tokenizer
 from models.files.recognition import refuse_other_model, require_model_type
-from models.files.weights import T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
+from models.files.weights import LIGHTNING, T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
 
 # Of each group one file has to be there.
-_NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)
+_NETWORK_FILES = (("config.json", LIGHTNING), WEIGHT_FILES + WEIGHT_INDEXES)
 
 
 def check_folders(settings: EngineSettings) -> None:

@@ -12,6 +12,7 @@ from small import FLAGS, LUMINA, small_settings, write_checkpoint
 from small_emu3 import write_emu3
 from small_emu3_5 import write_emu3_5
 from small_glm_image import open_glm_image, write_glm_image
+from small_image_gpt import write_image_gpt
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import open_llamagen, write_llamagen
@@ -65,6 +66,7 @@ SMALL = {
     ),
     "lumina_mgpt2": Small("lumina_mgpt2", lambda root: write_lumina2(root / "Lumina-mGPT-2.0")),
     "glm_image": Small("glm_image", write_glm_image, open_glm_image),
+    "image_gpt": Small("image_gpt", write_image_gpt),
     "llamagen": Small("llamagen", write_llamagen, open_llamagen),
 }
 

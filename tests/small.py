@@ -242,7 +242,12 @@ def is_head_norm(key: str) -> bool:
     return ".q_norm." in key or ".k_norm." in key
 
 
-GUIDANCE = {"glm_image": 1.0, "janus_pro": 5.0, "lumina_mgpt2": 4.0}  # elsewhere 3
+GUIDANCE = {
+    "glm_image": 1.0,
+    "image_gpt": 1.0,
+    "janus_pro": 5.0,
+    "lumina_mgpt2": 4.0,
+}  # elsewhere 3
 FLAGS = {
     "emu3": {"target_size": "40x32", "negative_prompt": "lowres, blurry."},
     "emu3_5": {"target_size": "80x64"},

@@ -22,6 +22,7 @@ from drafters.loading import load_drafter
 from models.cpu.linear import forget_packed
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
+from models.files.weights import read_config
 from models.registry import family_of
 from models.target import TargetModel
 from support.durable import encode_json, replace_file
@@ -46,7 +47,7 @@ def head_config(settings: TrainSettings) -> dict:
     read = {LAYERS: list(settings.layers_read)} if settings.layers_read else {}
     if settings.start_from is None:
         folder = checkpoint_folder(settings.model_path, "--model_path")
-        config = family_of(settings.model).entries(read_object(folder / "config.json"))
+        config = family_of(settings.model).entries(read_config(folder))
         shared = {name: config[name] for name in _SHARED if name in config}
         kind = {} if settings.drafter == DEFAULT else {ENTRY: settings.drafter}
         sizes = {"num_hidden_layers": settings.layers or 1, "bias": True}

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from models.base import ImageGrid
+from models.codecs.palette import Palette
 from models.codecs.vqgan import ImageTokenizer
 
 
@@ -51,7 +52,7 @@ def on_white(image: Image.Image) -> Image.Image:
 class Codec:
     """What turns pictures and captions into a target's tokens."""
 
-    images: ImageTokenizer
+    images: ImageTokenizer | Palette
     grid: ImageGrid
     vocab: int  # number of codes
     length: Callable[[str], int]  # tokens of a caption's prompt; ValueError if it is too long

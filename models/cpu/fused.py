@@ -76,13 +76,13 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
         and (spec.first_norm or not spec.swin_norm)
         # the kernels' MLP is SwiGLU, their norm of heads LayerNorm, and all heads together are as
         # wide as the hidden states
-        and not (spec.gelu or spec.qk_rms or spec.qkv_bias or spec.sandwich_norm)
+        and not (spec.gpt2 or spec.gelu or spec.qk_rms or spec.qkv_bias or spec.sandwich_norm)
         and spec.heads * spec.head_dim == spec.hidden
     )
 
 
 def run_fused(
-    blocks: Blocks, x: Tensor, context: Context, layers: Layers, norm: nn.RMSNorm | None
+    blocks: Blocks, x: Tensor, context: Context, layers: Layers, norm: nn.Module | None
 ) -> Tensor:
     """Run blocks by compiled kernels where these apply, else by torch; as `Blocks.forward`."""
     weights = _weights_for(blocks, x, context)

@@ -59,6 +59,11 @@ def _fits(x: Tensor) -> bool:
     return x.dtype == TYPE and x.is_contiguous() and not torch.is_grad_enabled()
 
 
+def fits(blocks: Blocks) -> bool:
+    """Return whether there are kernels for a network; GPT-2's steps are left to torch."""
+    return blocks.blocks[0].mlp_norm.weight.dtype == TYPE and not blocks.spec.gpt2
+
+
 def build(blocks: Blocks) -> None:
     """Run every step once; raises what Triton does where it cannot compile a kernel."""
     spec, block = blocks.spec, blocks.blocks[0]

@@ -54,9 +54,9 @@ def require_model(config: Mapping[str, object], model: str) -> str:
     return kind
 
 
-def require_size(name: str, value: object) -> int:
+def require_size(name: str, value: object, file: str = "config.json") -> int:
     if not is_size(value):
-        refuse_entry(name, value, "whole numbers from 1")
+        refuse_entry(name, value, "whole numbers from 1", file)
     return value
 
 

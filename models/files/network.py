@@ -17,12 +17,12 @@ from models.base import TransformerSpec
 from models.files.weights import (
     Rules,
     folder_shapes,
+    read_config,
     read_tensors,
     renamed,
     shapes_in,
     weight_files,
 )
-from support.json_files import read_object
 from support.wording import first_of
 
 _SHOWN = 20  # differences in an error
@@ -165,8 +165,8 @@ def _shared(read: tuple[int, ...], norm: tuple[int, ...]) -> bool:
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a matrix for a convolution of 1 x 1, which some layouts have instead."""
-    return shape[:2] if shape[2:] == (1, 1) else shape
+    """Return a shape without axes of one: some layouts have a convolution of 1 x 1 for a matrix."""
+    return tuple(size for size in shape if size > 1)
 
 
 def public_state(module: nn.Module, keys: KeyMap) -> dict[str, Tensor]:
@@ -207,7 +207,7 @@ def fitting_config(
     folder: Path, spec_of: Callable[[dict], TransformerSpec]
 ) -> tuple[dict, TransformerSpec]:
     """Return a checkpoint's config.json and the sizes in it, checked against its weights."""
-    config = read_object(folder / "config.json")
+    config = read_config(folder)
     shapes = folder_shapes(folder)
     with refusing(f"{folder}: "):
         spec = spec_of(config)

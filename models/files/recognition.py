@@ -13,7 +13,7 @@ from configs.fields import SettingsError, refusing
 from configs.targets import folder_names
 from models.files.chameleon_parts import stored_names
 from models.files.entries import MODEL_TYPES, require_model
-from support.json_files import read_object
+from models.files.weights import read_config
 from support.output import remark
 
 _EMU3_5_IDS = 282_926
@@ -82,6 +82,7 @@ _PUBLISHED = (
     Published(
         "LlamaGen", ("llamagen", "llamagen2"), ("llamagen",), lambda c, _: "caption_dim" in c
     ),
+    Published("Image GPT", ("image_gpt",), ("image-gpt",), lambda c, _: "num_pixels" in c),
     Published("Lumina-mGPT", ("lumina_mgpt",), ("lumina",)),
     Published("Anole", ("anole", "tiny"), ("anole",)),
 )
@@ -136,7 +137,7 @@ class _Evidence:
 def _config(folder: Path) -> dict | None:
     """Return config.json; None where it cannot be read: whoever loads the folder names that."""
     try:
-        return read_object(folder / "config.json")
+        return read_config(folder)
     except ValueError:
         return None
 

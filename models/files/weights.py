@@ -21,13 +21,16 @@ from support.json_files import read_object
 if TYPE_CHECKING:
     from torch import Tensor
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+LIGHTNING = "model.ckpt"  # of PyTorch Lightning, with the sizes
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", LIGHTNING)
 _INDEX = "{}.index.json"  # of weights in shards
 WEIGHT_INDEXES = tuple(map(_INDEX.format, WEIGHT_FILES))
 TEXT_TOKENIZER, HUB_TOKENIZER = "text_tokenizer.json", "tokenizer.json"  # Meta's, the hub's
 VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
 BUNDLED_VQGAN = "model.vqmodel."  # prefix of a VQGAN's keys among a transformer's weights
 T5_TOKENIZERS = ("tokenizer.json", "spiece.model")
+# Where training scripts keep their arguments; Lightning's class is a dict that is read as one.
+_ARGUMENTS = [Namespace, (dict, "pytorch_lightning.utilities.parsing.AttributeDict")]
 _ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
 Rules = Sequence[tuple[str, str]]  # regular expressions and what replaces them
 
@@ -164,8 +167,7 @@ def load_pickled(file: Path) -> object:
     import torch  # takes seconds, which headers of .safetensors do without
 
     try:
-        # training scripts keep their arguments in a Namespace
-        with torch.serialization.safe_globals([Namespace]):
+        with torch.serialization.safe_globals(_ARGUMENTS):
             return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
     except pickle.UnpicklingError as error:
         why = failed_download(file) or "damaged, or more than tensors and plain values"
@@ -173,6 +175,18 @@ def load_pickled(file: Path) -> object:
     except Exception as error:  # on junk the unpickler fails with whatever its bytes lead to
         why = damage(file, error).splitlines()[0]
         raise ValueError(f"cannot read {file}: damaged: {why}") from error
+
+
+def read_config(folder: Path) -> dict:
+    """Return a checkpoint's config.json, or the hyperparameters in PyTorch Lightning's file."""
+    file = folder / LIGHTNING
+    if (folder / "config.json").exists() or not file.is_file():
+        return read_object(folder / "config.json")
+    state = load_pickled(file)
+    sizes = state.get("hyper_parameters") if isinstance(state, dict) else None
+    if not isinstance(sizes, dict):
+        raise ValueError(f"cannot read {file}: expected hyper_parameters")
+    return sizes
 
 
 def _pickled(file: Path) -> dict[str, Tensor]:

@@ -15,12 +15,11 @@ from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
 from models.files.network import KeyMap, Network, fitting_config
 from models.files.tokenizer_file import load_tokenizer
-from models.files.weights import HUB_TOKENIZER, Rules, all_of
+from models.files.weights import HUB_TOKENIZER, Rules, all_of, read_config
 from models.target import TargetModel
 from models.targets.llama import decoder_keys, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
-from support.json_files import read_object
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Family(ABC):
     prompts: type[Prompts]
     vocabulary: type[Words] = Words
     fit: Fit = ADM  # how pictures are brought to the model's size
-    decoded = True  # whether its image tokenizer makes pixels
+    decoded = True  # whether a network makes pixels of its codes
     # names of the parts in reports, and flags that name their files
     text_part, image_part = "text tokenizer", "image tokenizer"
     text_flag: str | None = None
@@ -166,7 +165,7 @@ class Family(ABC):
         return Checked(f"{text} {grid} tokens{ends}", 0, grid, prompts.shortest)
 
     def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:
-        config = read_object(folder / "config.json")
+        config = read_config(folder)
         with refusing(f"{folder}: "):
             return config, self.spec(config)
 

@@ -26,7 +26,7 @@ from models.codecs.peak import META_DEVICE
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
-from models.files.weights import TensorInfo, listed_files, placed_keys, read_header
+from models.files.weights import TensorInfo, listed_files, placed_keys, read_config, read_header
 from models.registry import family_of
 from models.targets.family import Check, Checked
 from runs.check.memory import cache_bytes, memory_of
@@ -34,7 +34,6 @@ from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
 from support.extras import install
-from support.json_files import read_object
 
 
 def inspect_checkpoint(settings: InspectSettings) -> None:
@@ -148,7 +147,7 @@ class Examination:
         # Weights first, because the sizes in config.json are compared with their headers.
         self._read_weights(files)
         with self._catching(files.part, "config.json"):
-            config = read_object(files.folder / "config.json")
+            config = read_config(files.folder)
             if spec_of is None:
                 text = "not compared: the target's cannot be used"
                 self._add(files.part, "config.json", text, NOTE)

@@ -3,7 +3,7 @@
 #
 #   bash scripts/paper/run.sh RECIPE PROMPTS
 #
-# RECIPE   a model: anole, lumina_mgpt, llamagen, llamagen2, janus_pro, emu3, emu3_5, liquid, lumina_mgpt2, glm_image or tiny (configs/*.yaml)
+# RECIPE   a model: anole, lumina_mgpt, llamagen, llamagen2, janus_pro, emu3, emu3_5, liquid, lumina_mgpt2, glm_image, image_gpt or tiny (configs/*.yaml)
 # PROMPTS  coco (MS-COCO 2017 validation captions), parti (PartiPrompts), or a file of prompts
 #
 # It looks for files, downloads prompts, and at each temperature measures the speed, generates the

@@ -1,4 +1,4 @@
-"""Lossless rules with every method and proposal repeat plain decoding's tokens in seven families,
+"""Lossless rules with every method and proposal repeat plain decoding's tokens in eight families,
 in fp64: across row ends (Emu3, Emu3.5, Lumina-mGPT 2.0) and into a second grid (GLM-Image).
 """
 
@@ -17,7 +17,16 @@ from configs.rules import PROPOSALS, RULES
 from configs.sampling import SamplingSettings
 from runs.session import Session
 
-FAMILIES = ("janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image", "llamagen")
+FAMILIES = (
+    "janus_pro",
+    "emu3",
+    "emu3_5",
+    "liquid",
+    "lumina_mgpt2",
+    "glm_image",
+    "image_gpt",
+    "llamagen",
+)
 CASES = [
     (name, method, proposal)
     for name, rule in RULES.items()
