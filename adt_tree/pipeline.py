@@ -38,10 +38,10 @@ from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from eval.bench.benchmark import Bench
 from eval.bench.table import table
+from models.files.folders import lacks_drafter
 from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
 from runs.measure import BASELINE
-from runs.places import lacks_drafter
 from support.devices import pick_device
 from support.output import remark
 from support.progress import Progress, plural

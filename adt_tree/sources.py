@@ -30,6 +30,7 @@ from configs.model import CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
+from models.files.chameleon_parts import stored_names
 from models.files.folders import checkpoint_folder
 from models.files.recognition import targets_in
 from models.files.weights import read_config
@@ -182,7 +183,7 @@ def _model_in(path: str) -> str:
     with refusing():
         folder = checkpoint_folder(path, "--model_path")
         config = read_config(folder)
-    likely = targets_in(path, folder)
+    likely = targets_in(path, config, lambda: stored_names(folder))
     faults: dict[str, None] = {}  # each once
     for name in likely or TARGETS:
         try:

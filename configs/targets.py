@@ -5,7 +5,7 @@ A new target is an entry, a module in models/targets and a recipe.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
@@ -59,11 +59,45 @@ def inner_folder(folder: Path, name: str) -> Path:
     return inner if inner.is_dir() and not (folder / "config.json").exists() else folder
 
 
+# Whether a config.json, or the keys of the weights beside it, can only be this model's.
+Holds = Callable[[dict, Callable[[], set[str]]], bool]
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What tells a published model's folder from those of other models."""
+
+    title: str  # as its authors write it
+    words: tuple[str, ...]  # patterns of its folders' names, in small letters with dashes
+    model_types: tuple[str, ...] = ()  # of config.json: transformers' name, then the authors'
+    shared: bool = False  # whether other models have this model_type as well
+    also: Holds | None = None  # what has to hold beside the model_type
+
+    def hold(self, config: dict, keys: Callable[[], set[str]]) -> bool:
+        """Return whether a folder's files can only be this model's."""
+        if self.model_types and config.get("model_type") not in self.model_types:
+            return False
+        if self.also is not None:
+            return self.also(config, keys)
+        return bool(self.model_types) and not self.shared
+
+
+def is_emu3_5(config: dict, keys: Callable[[], set[str]]) -> bool:
+    """Tell Emu3.5 from BAAI/Emu3-Gen, whose model_type is the same."""
+    # by the vocabulary where weights are still missing, else by the norms of queries
+    return config.get("vocab_size") == 282_926 or any(".q_norm." in key for key in keys())
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
+
+
 @dataclass(frozen=True)
 class Target:
     # makes the models.targets.family.Family that opens its files
     family: Code
     folder: str  # where its weights lie by default, relative to the repository
+    signs: Signs
     hub: str | None = None  # its repository on the hub; None: it is part of this one
     download: str | None = None  # the folder of that repository, where it is not `folder`
     also: str = ""  # more for users about where they get it
@@ -106,12 +140,17 @@ class Target:
         return parts
 
 
+# its config.json in LANTERN's layout has no model_type of its own
+_LLAMAGEN = Signs("LlamaGen", ("llamagen",), also=lambda config, _: "caption_dim" in config)
+
+
 def _llamagen(stage: str, suffix: str, side: int) -> Target:
     """Return LlamaGen's text-to-image model of one stage."""
     t5, vq = "t5/flan-t5-xl", "vq_ds16_t2i.pt"
     return Target(
         f"models.targets.llamagen:{stage}",
         f"ckpts/llamagen/LlamaGen-T2I{suffix}",
+        _LLAMAGEN,
         f"jadohu/LlamaGen-T2I{suffix}",
         drafter=f"jadohu/{stage}_drafter",
         others={
@@ -136,13 +175,21 @@ _IMAGE_GPT = (
     "b967b2469ffdde18000e3172bb7cf7d95e9f4083/models/{mnist,fmnist}_gen.ckpt "
     "-o 'ckpts/image_gpt/#1/model.ckpt'`"
 )
+# Chameleon's models are alike to the last key, so only their names tell them apart.
+_CHAMELEON = ("chameleon",)
+_ANOLE = Signs("Anole", ("anole",), _CHAMELEON, shared=True)
 TARGETS = {
     "tiny": Target(
-        "models.targets.chameleon:Chameleon", "ckpts/tiny", flags=("tokenizer_path",), side=128
+        "models.targets.chameleon:Chameleon",
+        "ckpts/tiny",
+        _ANOLE,
+        flags=("tokenizer_path",),
+        side=128,
     ),
     "anole": Target(
         "models.targets.chameleon:Chameleon",
         "ckpts/anole/Anole-7b-v0.1-hf",
+        _ANOLE,
         "leloy/Anole-7b-v0.1-hf",
         drafter="jadohu/anole_drafter",
         flags=("tokenizer_path",),
@@ -151,6 +198,7 @@ TARGETS = {
     "lumina_mgpt": Target(
         "models.targets.chameleon:LuminaMgpt",
         "ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
+        Signs("Lumina-mGPT", ("lumina",), _CHAMELEON, shared=True),
         "Alpha-VLLM/Lumina-mGPT-7B-768",
         flags=("tokenizer_path", "target_size"),
         # an image begins with its size in units of 32 pixels; the public checkpoints know areas of
@@ -160,6 +208,14 @@ TARGETS = {
     "lumina_mgpt2": Target(
         "models.targets.chameleon:LuminaMgpt2",
         "ckpts/lumina_mgpt2/Lumina-mGPT-2.0",
+        Signs(
+            "Lumina-mGPT 2.0",
+            ("lumina-mgpt-?2",),
+            _CHAMELEON,
+            shared=True,
+            # image codes begin at 155,000; the other models have 65,536 ids
+            also=lambda config, _: _whole(config.get("vocab_size")) > 155_000,
+        ),
         "Alpha-VLLM/Lumina-mGPT-2.0",
         also="; also -Omni",
         others={
@@ -175,6 +231,7 @@ TARGETS = {
     "janus_pro": Target(
         "models.targets.janus:JanusPro",
         "ckpts/janus_pro/Janus-Pro-7B",
+        Signs("Janus-Pro", ("janus",), ("janus", "multi_modality")),
         "deepseek-community/Janus-Pro-7B",
         also="; also -1B, and both of deepseek-ai",
         side=384,
@@ -182,6 +239,7 @@ TARGETS = {
     "emu3": Target(
         "models.targets.emu3:Emu3",
         "ckpts/emu3/Emu3-Gen-hf",
+        Signs("Emu3", ("emu3",), ("emu3",)),
         "BAAI/Emu3-Gen-hf",
         flags=("target_size", "negative_prompt"),
         # trained on areas of about 720 squared; 768 squared no longer fits its positions
@@ -191,6 +249,7 @@ TARGETS = {
     "emu3_5": Target(
         "models.targets.emu3:Emu35",
         "ckpts/emu3_5/Emu3.5-Image",
+        Signs("Emu3.5", ("emu3-5", "emu3p5", "emu35"), ("Emu3",), also=is_emu3_5),
         "BAAI/Emu3.5-Image",
         also="; next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
         "src/tokenizer_emu3_ibq of github.com/baaivision/Emu3.5",
@@ -202,6 +261,7 @@ TARGETS = {
     "liquid": Target(
         "models.targets.liquid:Liquid",
         "ckpts/liquid/Liquid_V1_7B",
+        Signs("Liquid", ("liquid",), ("gemma",), also=lambda c, _: c.get("vocab_size") != 256_000),
         "Junfeng5/Liquid_V1_7B",
         flags=("tokenizer_path",),
         side=512,
@@ -209,6 +269,7 @@ TARGETS = {
     "glm_image": Target(
         "models.targets.glm_image:GlmImage",
         "ckpts/glm_image/GLM-Image/vision_language_encoder",
+        Signs("GLM-Image", ("glm-image",), ("glm_image",)),
         "zai-org/GLM-Image",
         download="ckpts/glm_image/GLM-Image",
         also="; for tokens without pictures, with `--include 'vision_language_encoder/*' "
@@ -222,6 +283,7 @@ TARGETS = {
     "image_gpt": Target(
         "models.targets.image_gpt:ImageGpt",
         "ckpts/image_gpt/mnist",
+        Signs("Image GPT", ("image-gpt",), also=lambda config, _: "num_pixels" in config),
         "teddykoker/image-gpt",
         others={"model_path": _IMAGE_GPT},
         side=28,

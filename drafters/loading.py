@@ -14,7 +14,7 @@ from configs.fields import mismatch
 from drafters.eagle import EagleHead
 from drafters.kinds import kind_of, target_layers
 from models.base import TransformerSpec
-from models.files.folders import checkpoint_folder
+from models.files.folders import open_folder
 from models.files.network import Network, fitting_config
 from models.files.weights import folder_shapes
 from models.target import TargetModel
@@ -60,7 +60,7 @@ def _find(
     path: str, sizes: Callable[[dict], TransformerSpec], target: TransformerSpec
 ) -> FoundDrafter:
     """Return a drafter's folder; sizes: config.json -> the drafter's."""
-    folder = checkpoint_folder(path, "--drafter_path")
+    folder = open_folder("drafter_path", path, None).path
     config, spec = fitting_config(folder, sizes)
     network = drafter_network(config, spec, target, str(folder / "config.json"))
     return FoundDrafter(folder, network)

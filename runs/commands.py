@@ -23,7 +23,7 @@ from configs.schema import RunSettings
 from configs.targets import model_defaults
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
-from runs.places import check_folders, check_place, lacks_drafter
+from models.files.folders import check_files, check_folder, lacks_drafter
 from runs.prompts import prompt_items
 from runs.tuned import tell_foreign_numbers, warn_of_conditions
 from support.output import remark
@@ -160,7 +160,7 @@ def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
     settings = build(DistanceSettings, _values("vq_distances", texts))
     if not Path(settings.model_path).is_dir():
         refuse("model_path", settings.model_path, "a folder, which will hold vq_distances")
-    check_place("tokenizer_path", settings.tokenizer_path, settings.model)
+    check_folder("tokenizer_path", settings.tokenizer_path, settings.model)
     return settings
 
 
@@ -195,8 +195,8 @@ def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     for folder in settings.token_folders:
         if not (Path(folder) / "about.json").is_file():
             refuse("tokens", folder, "a folder with about.json, which extract_tokens wrote")
-    check_folders(settings.plain)
-    check_place("start_from", settings.start_from, settings.model)
+    check_files(settings.plain)
+    check_folder("start_from", settings.start_from, settings.model)
     return settings
 
 
@@ -223,7 +223,7 @@ def _checked(owner: type[E], values: Values, given: Values, method: MethodSettin
     if not method.drafted and "drafter_path" not in given:
         values = {name: value for name, value in values.items() if name != "drafter_path"}
     settings = build(owner, values, method=method)
-    check_folders(settings)
+    check_files(settings)
     return settings
 
 

@@ -4,16 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
-from configs.fields import mismatch, one_of
-
-# What config.json may have as model_type, by --model: transformers' name, then the authors'.
-MODEL_TYPES = {
-    "emu3": ("emu3",),
-    "emu3_5": ("Emu3",),
-    "janus_pro": ("janus", "multi_modality"),
-    "liquid": ("gemma",),
-    "glm_image": ("glm_image",),
-}
+from configs.fields import mismatch
 
 
 def refuse_entry(name: str, value: object, expected: str, file: str = "config.json") -> NoReturn:
@@ -44,14 +35,6 @@ def require_values(
         if (value := entries.get(name, values[0])) not in values:
             told = [repr(one) for one in values if one is not None] or ["None"]
             refuse_entry(f"{prefix}{name}", value, " or ".join(told), file)
-
-
-def require_model(config: Mapping[str, object], model: str) -> str:
-    """Return `model_type` of a config.json; ValueError unless --model reads it."""
-    if (kind := config.get("model_type")) not in MODEL_TYPES[model]:
-        expected = f"{one_of(map(repr, MODEL_TYPES[model]))} for --model {model}"
-        raise mismatch("config.json: model_type", repr(kind), expected)
-    return kind
 
 
 def require_size(name: str, value: object, file: str = "config.json") -> int:

@@ -32,7 +32,8 @@ from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import Fit
 from models.codecs.movq import MovqFiles, movq_files, movq_sizes
 from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
-from models.files.entries import filled, require_model
+from models.files.entries import filled
+from models.files.recognition import require_model
 from models.files.tokenizer_file import read_ranks, row_ids, tokenizer_of
 from models.files.weights import all_of
 from models.targets.family import Family

@@ -19,8 +19,9 @@ from configs.targets import TARGETS
 from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import Codec, Fit
 from models.codecs.glm_codec import GlmPainter, GlmVision, TokenPicture, glm_codebook, lacks_painter
-from models.files.entries import filled, refuse_entry, require_model, require_values
+from models.files.entries import filled, refuse_entry, require_values
 from models.files.network import KeyMap, Slot
+from models.files.recognition import require_model
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import HUB_TOKENIZER
 from models.targets.family import Checked, Family

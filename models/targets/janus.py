@@ -24,8 +24,9 @@ from configs.fields import refusing
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.vqgan_files import VqganFiles, janus_vq
 from models.cpu.linear import Linear
-from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
+from models.files.entries import filled, refuse_entry, require_size, require_values
 from models.files.network import KeyMap, Network, Slot
+from models.files.recognition import require_model
 from models.files.tokenizer_file import row_ids
 from models.targets.family import Family
 from models.targets.llama import HEAD, LLAMA, decoder_keys, llama_spec

@@ -14,9 +14,9 @@ import torch
 
 from models.base import ImageVocab, TransformerSpec
 from models.codecs.codec import META
-from models.files.entries import filled, require_model, require_values
+from models.files.entries import filled, require_values
 from models.files.network import KeyMap
-from models.files.recognition import GEMMA_IDS
+from models.files.recognition import require_model
 from models.files.tokenizer_file import row_ids
 from models.targets.chameleon import WithVqgan
 from models.targets.llama import HEAD, llama_spec
@@ -27,7 +27,7 @@ BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL = "<bos>", "<pad>", "<boi>", "<unconditiona
 REQUEST = " Generate an image based on this description."
 # transformers' GemmaConfig, with Liquid's ids; a config.json need not repeat them
 _DEFAULTS = {
-    "vocab_size": GEMMA_IDS + 8192,
+    "vocab_size": 256_000 + 8192,
     "hidden_size": 3072,
     "intermediate_size": 24576,
     "num_hidden_layers": 28,

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from drafters.loading import drafter_network
 from models.base import ImageGrid, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.codecs.peak import META_DEVICE
+from models.files.chameleon_parts import stored_names
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, size_faults
 from models.files.recognition import refuse_other_model
@@ -141,13 +143,13 @@ class Examination:
             files.folder = checkpoint_folder(files.path, f"--{files.flag}", download=False)
         if files.folder is None:
             return
-        if files.flag == "model_path":
-            with self._catching(files.part, "model"):
-                refuse_other_model(self.settings.model, files.path, files.folder)
         # Weights first, because the sizes in config.json are compared with their headers.
         self._read_weights(files)
         with self._catching(files.part, "config.json"):
             config = read_config(files.folder)
+            if files.flag == "model_path":
+                keys = partial(stored_names, files.folder)
+                refuse_other_model(self.settings.model, files.path, config, keys)
             if spec_of is None:
                 text = "not compared: the target's cannot be used"
                 self._add(files.part, "config.json", text, NOTE)

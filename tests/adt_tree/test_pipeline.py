@@ -326,7 +326,7 @@ def test_copies_are_refused_with_what_to_do_instead(pipe, how):
 
 def test_commands_in_errors_keep_their_dashes(checkpoint, tmp_path):
     with pytest.raises(SettingsError, match="^model_path .*`python main.py inspect --model tiny "):
-        Pipeline.from_pretrained(checkpoint, model_path=tmp_path, method="ar")
+        Pipeline.from_pretrained(checkpoint, model_path=tmp_path / "x", method="ar")
     with pytest.raises(SettingsError, match="^a `a --cfg 1` guidance_scale$"), python_names():
         raise SettingsError("a `a --cfg 1` --cfg")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import huggingface_hub
 import pytest
+import safetensors.numpy
 from damage import Damage, entries, generated, refused
 from families import SMALL
 from huggingface_hub import constants
@@ -14,8 +15,7 @@ from small import loaded, small_settings
 
 import main
 from configs.methods import MethodSettings
-from models.files.folders import checkpoint_folder
-from models.files.recognition import refuse_other_model
+from models.files.folders import checkpoint_folder, open_folder
 from runs.session import open_session
 
 
@@ -90,7 +90,8 @@ def test_a_folder_under_another_name_is_refused(tmp_path, model, holds, change, 
 def test_folders_that_may_be_the_models(tmp_path, model, name):
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / "config.json").write_text('{"model_type": "chameleon"}')
-    refuse_other_model(model, str(tmp_path / name), tmp_path / name)
+    (tmp_path / name / "model.safetensors").write_bytes(safetensors.numpy.save({}))
+    open_folder("model_path", str(tmp_path / name), model)
 
 
 def test_a_run_of_another_model_leaves_no_folder(checkpoint, capsys):
