@@ -36,29 +36,11 @@ DISTRIBUTIONS = [
     SamplingDistribution(temperature=0.9, top_k=5, top_p=0.8),
 ]
 METHODS = {
-    "static": MethodSettings("static"),
-    "eagle2 topk": MethodSettings("eagle2", proposal="topk"),
     "small eagle2": MethodSettings("eagle2", depth=3, width=4, nodes=7),
     "adt": MethodSettings("adt"),
-    # an image whose nodes have one child, beside others that have more
-    "adt by confidence": MethodSettings(
-        "adt", own=AdtSettings(adapt="confidence", beta=0.5, k_min=1, k_max=3, k_init=3)
-    ),
-    "adt topk": MethodSettings(
-        "adt", proposal="topk", own=AdtSettings(init="vertical", adapt="random")
-    ),
     "jacobi": MethodSettings("jacobi", window=5),
-    "jacobi from the left": MethodSettings("jacobi", window=9, guess="left"),
-    "jacobi, drawn anew": MethodSettings("jacobi", proposal="sampled", window=5, guess="random"),
-    "recall": MethodSettings("recall", depth=4, width=3, nodes=12),
-    "recall of rank": MethodSettings(
-        "recall", proposal="topk", depth=3, width=2, nodes=7, guess="left"
-    ),
     "eagle recall": MethodSettings("eagle_recall", depth=4, width=3, nodes=14, head_depth=2),
-    "eagle recall, pruned": MethodSettings("eagle_recall", depth=3, width=3, nodes=4),
     "block": MethodSettings("block", depth=4, width=3, nodes=14),
-    "block of rank": MethodSettings("block", proposal="topk", depth=2, width=2, nodes=7),
-    "block drawn anew": MethodSettings("block", proposal="sampled", depth=3, nodes=9),
 }
 
 
@@ -154,20 +136,6 @@ def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> Non
     assert [(r.position, r.depth, r.accepted) for r in rounds] == [(1, 2, 2), (4, 4, 4), (9, 6, 6)]
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_plain_decoding_in_a_batch(distribution, session, truth) -> None:
-    assert codes(engine_of(session, PLAIN, 3, distribution), JOBS) == truth[distribution]
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS[1:], ids=str)
-@pytest.mark.parametrize("name", ["static", "small eagle2", "jacobi", "recall", "eagle recall"])
-def test_drafts_under_every_distribution(name, distribution, session, truth) -> None:
-    images = finished(engine_of(session, METHODS[name], 2, distribution), JOBS[:4])
-    for job, image in images.items():
-        assert image.codes.tolist() == truth[distribution][job]
-    assert sum(image.tau for image in images.values()) > len(images)
-
-
 Rounds = dict[str, list[RoundStats]]  # by job
 
 
@@ -186,40 +154,20 @@ def top1s(rounds: list[RoundStats]) -> list[float]:
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
-    """Seven jobs through three rows; some of them with the same engine in reverse, and one by one.
-
-    Not only the tokens agree: every round's position, shape, nodes and acceptance, hence tau.
-    """
+def test_rounds_do_not_depend_on_the_batch_nor_on_the_order(method, session, truth) -> None:
+    """Every round's position, shape, nodes and acceptance, hence tau."""
     engine = engine_of(session, method, 3)
     images, rounds = traced(engine, JOBS)
-    assert {name: image.codes.tolist() for name, image in images.items()} == truth[DISTRIBUTIONS[0]]
-    for name, image in images.items():
-        check_figures(image, rounds[name], engine.speculation.policy.largest)
-    later, later_rounds = traced(engine, JOBS[:3:-1])
+    for image in images.values():
+        parts = (image.seconds_prefill, image.seconds_draft, image.seconds_verify)
+        assert min(parts) > 0 and sum(parts) <= image.seconds
+    _, later = traced(engine, JOBS[:3:-1])
     _, alone = traced(engine_of(session, method, 1), JOBS[:3])
-    assert all(torch.equal(image.codes, images[name].codes) for name, image in later.items())
-    for name, others in (later_rounds | alone).items():
+    for name, others in (later | alone).items():
         pairs = list(zip(rounds[name], others, strict=True))
         assert all(vars(one) | {"top1": 0} == vars(two) | {"top1": 0} for one, two in pairs)
         # a batch multiplies in another order, so probabilities differ in their last digits
         assert top1s(rounds[name]) == pytest.approx(top1s(others))
-
-
-def check_figures(image: FinishedImage, rounds: list[RoundStats], largest: TreeShape) -> None:
-    position = 1
-    for number, stats in enumerate(rounds):
-        assert (stats.round, stats.position) == (number, position)
-        assert stats.accepted <= stats.depth <= largest.reach and stats.nodes <= largest.nodes
-        assert len(stats.top1) == stats.accepted + 1
-        assert all(0 < probability <= 1 for probability in stats.top1)
-        position += stats.accepted + 1
-    assert position == TOKENS == len(image.codes)
-    assert image.target_forwards == len(rounds) + 1
-    assert image.tau == (TOKENS - 1) / len(rounds)
-    assert image.mean_nodes == pytest.approx(sum(stats.nodes for stats in rounds) / len(rounds))
-    parts = (image.seconds_prefill, image.seconds_draft, image.seconds_verify)
-    assert min(parts) > 0 and sum(parts) <= image.seconds
 
 
 def test_top1_is_the_targets_own_at_every_position(session) -> None:
@@ -243,21 +191,6 @@ def test_jobs_are_taken_when_rows_become_free(session) -> None:
         assert len(taken) == min(done + 2, 4)
         done += len(step.finished)
     assert done == 4
-
-
-def test_few_jobs_or_none(session, truth) -> None:
-    engine = engine_of(session, images=5)
-    assert list(engine.generate([])) == []
-    assert codes(engine, JOBS[:2]) == {job.id: truth[DISTRIBUTIONS[0]][job.id] for job in JOBS[:2]}
-
-
-def test_a_run_that_was_given_up_leaves_nothing_behind(session, truth) -> None:
-    engine = engine_of(session)
-    abandoned = engine.generate(JOBS)
-    for _ in range(3):
-        next(abandoned)
-    abandoned.close()
-    assert codes(engine, JOBS[4:]) == {job.id: truth[DISTRIBUTIONS[0]][job.id] for job in JOBS[4:]}
 
 
 def test_an_engine_without_room_for_other_images_can_be_used_again(session, truth, monkeypatch):

@@ -1,46 +1,27 @@
-"""Noise and stale predictions are kept in windows; the tokens are those of whole tables."""
+"""Noise and stale predictions are kept in windows, from which rounds are those of whole tables."""
 
 import pytest
 import torch
-from browser import only_in_all
-from families import decoded, images_of
+from families import images_of
 from small import open_lumina
-from test_engine import METHODS as ENGINE
-from test_engine import PLAIN
-from test_rules import LOSSLESS
 
-from configs.schema import SamplingSettings
-from decoding import noise
+from configs.methods import MethodSettings
 from decoding.noise import NoiseShape
 from decoding.positional_noise import PositionalNoise
 from runs.session import Session
 
 CPU = torch.device("cpu")
-REMEMBERING = [ENGINE[name] for name in ("jacobi", "jacobi from the left", "recall")]
-METHODS = [PLAIN, ENGINE["small eagle2"], ENGINE["adt"], LOSSLESS["rejection"], LOSSLESS["sampled"]]
-METHODS += REMEMBERING
+REMEMBERING = [
+    MethodSettings("jacobi", window=5),
+    MethodSettings("jacobi", window=9, guess="left"),
+    MethodSettings("recall", depth=4, width=3, nodes=12),
+]
 
 
 @pytest.fixture(scope="module")
 def session(lumina_folder) -> Session:
     """Images of 6 x 8 tokens with row ends."""
     return open_lumina(lumina_folder, "128x96")
-
-
-# in `make test` the tightest window at T = 1; a greedy table has no window
-@pytest.mark.parametrize("ahead", [1, pytest.param(3, marks=only_in_all)])
-@pytest.mark.parametrize(
-    "sampling",
-    [{}, *(pytest.param(s, marks=only_in_all) for s in ({"top_k": 7}, {"temperature": 0.0}))],
-)
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method} {m.verifier} {m.guess}")
-def test_windows_of_noise_keep_the_tokens(method, sampling, ahead, session, monkeypatch) -> None:
-    distribution = SamplingSettings(**sampling)
-    whole = decoded(session, method, distribution)
-    monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
-    monkeypatch.setattr(noise, "_AHEAD", ahead)
-    windows = decoded(session, method, distribution)
-    assert all(torch.equal(a, b) for a, b in zip(windows, whole, strict=True))
 
 
 @pytest.mark.parametrize("method", REMEMBERING, ids=lambda m: f"{m.method} {m.guess}")
