@@ -1,14 +1,12 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "pytest-xdist>=3.6,<4" "scipy>=1.13,<2" "playwright>=1.50,<2" \
-	"nbclient>=0.10,<0.12" "nbformat>=5.10,<6" "ipykernel>=7,<8" "ipywidgets>=8,<9" "openai>=2,<4"
 
-.PHONY: demo test test-all lint notebook
+.PHONY: demo lint test-quick test test-all notebook
 
-$(VENV)/installed: pyproject.toml requirements.txt constraints.txt Makefile
+$(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e .[eval,demo,train] $(TOOLS) -c constraints.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -e .[eval,demo,train,dev] -c constraints.txt
 	$(PY) -m pip check
 	touch $@
 

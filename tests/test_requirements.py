@@ -1,9 +1,8 @@
-"""Every package that is imported is required and constrained; an editable install works."""
+"""Every package that is imported is required and constrained; the core runs without the extras."""
 
 import re
 import sys
 import tomllib
-from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -14,90 +13,48 @@ from program import FOLDERS, imports
 from ran import ran
 
 from configs.schema import ROOT
-from support.extras import EXTRAS, missing_extra
+from support.extras import EXTRAS
 
-PROGRAM = ("main.py", *FOLDERS)
-APART = {"quantize"}  # extras that `make test` leaves out; tests that need them are skipped
 LOADER = r'\blibrary\("(\w+)'  # eval.metrics.weights.library(module, package) imports by name
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIRED = {"core": _PROJECT["dependencies"]} | _PROJECT["optional-dependencies"]
+DISTRIBUTIONS = packages_distributions()
 
 
-def text_of(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
+def names(lines: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(line).name) for line in lines}
 
 
-REQUIREMENTS = [Requirement(line) for line in text_of("requirements.txt").splitlines()]
-PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
-OPTIONAL: dict[str, list[str]] = PROJECT["optional-dependencies"]  # by extra
-_TOOLS = text_of("Makefile").partition("TOOLS :=")[2]
-TOOLS = [Requirement(word) for word in re.findall(r'"([^"]+)"', _TOOLS)]  # of `make test`
+def imported(*places: str) -> set[str]:
+    """The packages that files or folders import; the standard library and our own have none."""
+    modules: set[str] = set()
+    for place in places:
+        for path in [ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"):
+            modules |= imports(path) | {*re.findall(LOADER, path.read_text(encoding="utf-8"))}
+    own = {path.stem for path in ROOT.iterdir()}
+    tops = {module.partition(".")[0] for module in modules} - own
+    return {canonicalize_name(name) for top in tops for name in DISTRIBUTIONS.get(top, ())}
 
 
-def names_of(requirements: list[Requirement]) -> set[str]:
-    return {canonicalize_name(requirement.name) for requirement in requirements}
-
-
-@cache
-def modules_of(place: Path) -> set[str]:
-    """Top-level modules that a file, or the files of a folder, import, anywhere in their code."""
-    found: set[str] = set()
-    for path in [place] if place.is_file() else place.rglob("*.py"):
-        found |= imports(path) | {*re.findall(LOADER, path.read_text(encoding="utf-8"))}
-    return {name.partition(".")[0] for name in found}
-
-
-def packages_of(*places: str) -> set[str]:
-    """The packages that these modules come from; the standard library and our own have none."""
-    distributions, own = packages_distributions(), {path.stem for path in ROOT.iterdir()}
-    return {
-        canonicalize_name(package)
-        for place in places
-        for module in modules_of(ROOT / place) - own
-        for package in distributions.get(module, ())
-    }
-
-
-@pytest.mark.parametrize("place", PROGRAM)
-def test_what_the_program_imports_is_required(place: str) -> None:
-    missing = packages_of(place) - names_of(REQUIREMENTS)
-    assert not missing, f"requirements.txt lacks {', '.join(missing)}"
-
-
-def test_what_tests_import_is_required_or_installed_by_make_test() -> None:
-    allowed = names_of(REQUIREMENTS) | names_of(TOOLS) | {"packaging"}  # of pytest
-    assert not packages_of("tests") - allowed
-
-
-def test_what_is_required_is_imported() -> None:
-    idle = names_of(REQUIREMENTS) - packages_of(*PROGRAM)
-    assert not idle, f"nothing imports {', '.join(idle)}"
+def test_what_is_imported_is_required_and_nothing_else() -> None:
+    allowed = names(sum(REQUIRED.values(), []))
+    assert not imported("main.py", *FOLDERS, "tests") - allowed
+    used = sum((lines for extra, lines in REQUIRED.items() if extra not in ("quantize", "dev")), [])
+    assert not names(used) - imported("main.py", *FOLDERS)
 
 
 def test_the_constraints_fit_the_requirements() -> None:
-    lines = (line for line in text_of("constraints.txt").splitlines() if line[0] != "#")
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
     versions = {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines}
-    apart = [Requirement(line) for extra in APART for line in OPTIONAL[extra]]
-    for requirement in [*REQUIREMENTS, *TOOLS, *apart]:
-        version = versions.get(canonicalize_name(requirement.name))
-        assert version is not None, f"constraints.txt lacks {requirement.name}"
+    for requirement in map(Requirement, sum(REQUIRED.values(), [])):
+        version = versions[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement}: {version} does not fit"
 
 
-def test_requirements_txt_is_the_project_with_all_extras() -> None:
-    extras = {name: lines for name, lines in OPTIONAL.items() if name not in APART}
-    lines = [*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines)]
-    assert sorted(map(str, map(Requirement, lines))) == sorted(map(str, REQUIREMENTS))
-    assert f"-e .[{','.join(extras)}]" in text_of("Makefile")
-
-
 def test_errors_know_the_extra_of_every_module() -> None:
-    distributions = packages_distributions()
-    assert EXTRAS.keys() == OPTIONAL.keys()
     for extra, modules in EXTRAS.items():
-        packages = {canonicalize_name(distributions.get(module, [module])[0]) for module in modules}
-        assert packages == names_of([Requirement(line) for line in OPTIONAL[extra]])
-    words = missing_extra(ModuleNotFoundError(name="matplotlib.pyplot"))
-    assert words is not None and "pip install -e '.[eval]'" in words
-    assert missing_extra(ModuleNotFoundError(name="somewhere")) is None
+        packages = {canonicalize_name(DISTRIBUTIONS.get(module, [module])[0]) for module in modules}
+        assert packages == names(REQUIRED[extra])
 
 
 _WITHOUT_EXTRAS = """
