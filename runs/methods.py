@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from configs.methods import METHODS, MethodSettings
+from configs.fields import refuse
+from configs.methods import METHODS, TREES, MethodSettings
 from configs.rules import PROPOSALS, RULES, loaded
 from configs.sampling import SamplingSettings
 from decoding.engine import Engine
@@ -32,6 +33,13 @@ def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
     return SamplingDistribution(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
 
 
+def _check_tree(method: MethodSettings, codes: int) -> None:
+    """Refuse a static tree with nodes that have more children than the model has codes."""
+    entries = TREES[method.tree].split() if method.tree is not None else ()
+    if (most := max((int(entry.partition(":")[2]) for entry in entries), default=0)) > codes:
+        refuse("tree", method.tree, f"a tree of at most {codes} children a node, not {most}")
+
+
 def build_engine(
     target: TargetModel,
     drafter: EagleHead | None,  # None for methods without weights
@@ -46,6 +54,7 @@ def build_engine(
     """Compose the engine of a method."""
     speculation = None
     if method.speculative:
+        _check_tree(method, target.vocab.size)
         policy = build_policy(method, target.grid)
         proposal = loaded(PROPOSALS[method.proposal])()
         parts = Drafting(target, drafter, distribution, method, policy.largest, proposal)
