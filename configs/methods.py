@@ -44,6 +44,8 @@ TREES = {
     "10:3 11:1 20:1 000:4 001:1 002:1 010:1",
     "reverse_balanced_25": "root:3 0:2 1:1 2:1 00:3 01:2 10:1 000:3 001:2 0000:4 0001:3",
     "chain": "root:1 0:1 00:1 000:1 0000:1",
+    # PathSpec's Grouped_Tree_2 (8a3df48)
+    "two_chains": " ".join(["root:2", *(f"{i}{'0' * n}:1" for n in range(11) for i in "01")]),
 }
 
 
@@ -278,6 +280,7 @@ class MethodSettings(Settings, group="Method"):
         given = f"--method {self.method}" + (f" and --proposal {proposal}" if proposal else "")
         needs = f"--proposal {one_of(filter(None, rule.proposals))}"
         needs += f" and --method {one_of(rule.methods)}" if rule.methods else ""
+        needs += f" (sampled: with --method {one_of(rule.drawing)})" if rule.drawing else ""
         advice = f"{self.verifier} needs {needs}."
         refuse("verifier", self.verifier, f"{one_of(fitting)} with {given}", advice)
 

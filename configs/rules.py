@@ -80,6 +80,7 @@ class Rule:
     code: Code
     proposals: tuple[str | None, ...]  # it goes with these; None: with a method that has none
     methods: tuple[str, ...] | None = None  # it goes with these; None: with all
+    drawing: tuple[str, ...] | None = None  # of these, with `sampled`; None: with all of them
     lossless: bool = False  # the images have the target's own distribution
     same_tokens: bool = False  # with the same seeds they are plain decoding's, also above T = 0
     settings: type[Settings] | None = None  # with its own flags
@@ -91,7 +92,9 @@ class Rule:
         return [flag for flag in flags if flag not in self.without]
 
     def fits(self, method: str, proposal: str | None) -> bool:
-        return proposal in self.proposals and (self.methods is None or method in self.methods)
+        drawing = self.drawing if proposal == "sampled" else None
+        allowed = (names is None or method in names for names in (self.methods, drawing))
+        return proposal in self.proposals and all(allowed)
 
     def repeats(self, temperature: float) -> bool:
         """Return whether the images are those of plain decoding with the same seeds."""
@@ -125,7 +128,8 @@ RULES: dict[str, Rule] = {
     "lantern": Rule(
         "drafts borrow the probability of similar codes",
         f"{_VERIFIERS}.lantern:Lantern",
-        ("topk", "coupled"),
+        tuple(PROPOSALS),
+        drawing=("static", "jacobi"),
         settings=LanternSettings,
     ),
     "lantern_coupled": Rule(

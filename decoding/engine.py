@@ -184,7 +184,8 @@ class Engine:
 
     def _draft_and_score(self, shape: RoundShape, table: Tensor) -> Scored:
         """Grow a tree per image, and score it in one forward pass of the target."""
-        keep_q = self.verifier.reads_distributions
+        samples = self.speculation is not None and self.speculation.proposal.samples
+        keep_q = samples and self.verifier.reads_distributions
         round = Round(shape, RoundInputs(table), self.images.noise, keep_q)
         with self.watch.lap("draft"):
             tree = self._draft(round)

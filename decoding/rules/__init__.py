@@ -11,13 +11,10 @@ from configs.rules import Rule, register_rule
 
 @dataclass(frozen=True)
 class GsdSettings(Settings, prefix="gsd_", group="Relaxed acceptance (--verifier gsd)"):
-    """Grouped speculative decoding (arXiv 2508.07747); the defaults are those of its code.
-
-    That code takes 7 less likely, but only 6 likelier tokens.
-    """
+    """Grouped speculative decoding (arXiv 2508.07747); the defaults are those of its code."""
 
     reach: int = setting(
-        "cluster: this many ranks above and below the draft token",
+        "cluster: this many less likely tokens, and one less that are likelier than the draft",
         7,
         low=0,
         high=2**16 - 1,
@@ -35,6 +32,13 @@ class PathSettings(Settings, prefix="path_", group="Relaxed acceptance (--verifi
         low=0,
         high=1,
     )
+
+
+@dataclass(frozen=True)
+class CoolSettings(Settings, prefix="cool_", group="Relaxed acceptance (--verifier cool_sd)"):
+    """COOL-SD (arXiv 2601.09212); the default is the paper's smaller number."""
+
+    delta: float = setting("how much likelier the first draft is accepted", 1.1, low=1)
 
 
 _STATIC, _CHAINS = ("static",), ("static", "jacobi")
@@ -95,5 +99,24 @@ register_rule(
         ("sampled",),
         _STATIC,
         settings=PathSettings,
+    ),
+)
+register_rule(
+    "sjd_pac",
+    Rule(
+        "judges siblings in turn, accepts the longest path (SJD-PAC)",
+        "decoding.rules.sjd_pac:SjdPac",
+        ("sampled",),
+        _STATIC,
+    ),
+)
+register_rule(
+    "cool_sd",
+    Rule(
+        "drafts are accepted more easily the nearer they are (COOL-SD)",
+        "decoding.rules.cool_sd:CoolSd",
+        ("sampled",),
+        _CHAINS,
+        settings=CoolSettings,
     ),
 )

@@ -11,9 +11,10 @@ from decoding.verifiers.sampled import Sampled
 class Gsd(Sampled):
     """Accepts with min(1, p(C) / q(C)), the sums over the cluster C of a draft x.
 
-    C is x and those of its neighbours in the order of p whose probability is close to p(x). The
-    published code also wants their embeddings to be close, by a number that fits one checkpoint.
-    That condition is left out here.
+    C is x and those of its neighbours in the order of p whose probability is close to p(x). As in
+    the published code (GSD 4216c7c), a neighbour less are likelier than x, and the least likely
+    tokens, which lack neighbours, are judged alone. That code also wants embeddings to be close, by
+    a number that fits one checkpoint. That condition is left out here.
     """
 
     name = "gsd"
@@ -25,7 +26,8 @@ class Gsd(Sampled):
     def masses(self, p: Array, q: Array, token: int) -> tuple[float, float]:
         order = np.argsort(-p, kind="stable")
         rank = int((order == token).argmax())
-        near = order[max(0, rank - self.settings.reach) : rank + self.settings.reach + 1]
+        reach = self.settings.reach if rank + self.settings.reach < len(order) else 0
+        near = order[max(0, rank - max(reach - 1, 0)) : rank + reach + 1]
         # with a gap of 0 the token itself stays
         cluster = near[(np.abs(p[near] - p[token]) < self.settings.gap) | (near == token)]
         return p[cluster].sum(), q[cluster].sum()

@@ -34,7 +34,8 @@ class Verifier(Protocol):
     name: str
     lossless: bool  # whether decided tokens have exactly the target's distribution
     on_device: bool  # whether it is a function of tensors, without a wait for the device
-    reads_distributions: bool  # whether trees must carry the drafter's distributions
+    # whether trees must carry the drafter's distributions, where children were drawn from them
+    reads_distributions: bool
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: NodeNoise) -> Verdict:
         """Return the verdict on a tree; log_p: (images, 1 + nodes, vocab) of the target."""

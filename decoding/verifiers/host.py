@@ -33,7 +33,7 @@ class ImageTree:
     depths: list[int]
     children: list[list[int]]  # of every node those that are present, in the tree's order
     log_p: Array  # (1 + nodes, vocab) the target's distribution after every node
-    log_q: Array | None  # the drafter's, which children were sampled from
+    log_q: Array | None  # the drafter's, which children were sampled from; None: they were not
     by_rank: bool  # as in `DraftTree`
 
     def p(self, node: int) -> Array:

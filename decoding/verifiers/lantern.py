@@ -3,7 +3,8 @@
 A child x may take over probability of its nearest codes n_1, n_2, ... in the VQ codebook. With C_m
 = p(n_1) + ... + p(n_m), m <= k, and m* the largest m with C_m <= B, x is accepted as if its
 probability were p(x) + C_m*. The bound is B = delta (LANTERN, delta <= 1) or B = (lambda - 1) p(x)
-(LANTERN++, lambda > 1). So one child moves the distribution by C_m* in total variation.
+(LANTERN++, lambda > 1). So one child that was not drawn moves the distribution by C_m* in total
+variation. Children that were drawn from q are accepted with probability (p(x) + C_m*) / q(x).
 """
 
 import numpy as np
@@ -15,14 +16,14 @@ from decoding.verifiers.host import TINY, Array, Choice, ImageTree, Walk, normal
 
 
 class Lantern(Walk):
-    """The published rule, for children that were not drawn."""
+    """The published rules: `evaluate_posterior`, and `evaluate_posterior_v1` of drawn children.
+
+    LANTERN 3a56e45. The latter is LANTERN++'s, with a static tree.
+    """
 
     name = "lantern"
     lossless = False
-    emptied = (
-        "no token has probability left, since refused children took their neighbours along; "
-        "less does --lantern_residual exact, a smaller --lantern_k or --lantern_delta"
-    )
+    reads_distributions = True  # where children were drawn
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
         """nearest: (codes, n) the codes nearest to every code, nearest first; k are used."""
@@ -30,18 +31,37 @@ class Lantern(Walk):
 
     def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
         p, moved, left = tree.p(node), 0.0, 1.0  # shares of p as it is before the first child
+        drawn: list[int] = []
         for child in tree.children[node]:
             token = tree.tokens[child]
+            q = None if tree.log_q is None else tree.q(node, drawn)
             codes, mass = self._claimed(p, token, self._bound(p[token], moved, left))
             relaxed = p[token] + mass
-            if noise.accept(tree.depths[node], token) < relaxed:
+            if noise.accept(tree.depths[node], token) * (1.0 if q is None else q[token]) < relaxed:
                 return child, p
             moved += left * mass
             left = max(left * (1 - relaxed), TINY)
-            p[token] = 0
-            p[self._removed(token, codes)] = 0
-            p = normalised(p)
+            p = self._rest(p, q, token, codes)
+            drawn.append(token)
         return None, p
+
+    def _rest(self, p: Array, q: Array | None, token: int, claimed: Array) -> Array:
+        """Return what a refused token leaves of p.
+
+        Without the codes that it claimed, so that what is left is exactly what no child has
+        claimed. Published code takes the k + 1 nearest codes instead if the nearest alone fits, and
+        goes on with the uniform distribution if none is left (`reference`). From a p that children
+        were drawn for, q is taken: there published code leaves those codes out of q.
+        """
+        reference = self.settings.residual == "reference"
+        gone = self.nearest[token] if reference and len(claimed) else claimed  # as wide as k + 1
+        if q is None:
+            p[token] = p[gone] = 0
+        else:
+            if reference:
+                q[gone] = 0
+            p = np.maximum(p - q, 0)
+        return np.full(len(p), 1 / len(p)) if reference and not p.any() else normalised(p)
 
     def judge_greedily(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
         """Judge a tree at temperature 0.
@@ -86,16 +106,6 @@ class Lantern(Walk):
         fitting = int(np.searchsorted(mass, bound, side="right"))  # C_m = B fits, too
         return codes[:fitting], mass[fitting - 1] if fitting else 0.0
 
-    def _removed(self, token: int, claimed: Array) -> Array:
-        """Return the codes that leave p with a refused token.
-
-        Those that it claimed, so that what is left is exactly what no child has claimed. Published
-        code removes the k + 1 nearest codes instead, if the nearest alone fits (`reference`).
-        """
-        if self.settings.residual == "reference" and len(claimed):
-            return self.nearest[token]  # as wide as k + 1
-        return claimed
-
 
 class LanternCoupled(Lantern):
     """Relaxed acceptance with positional noise; delta = 0 is the exact rule.
@@ -106,6 +116,7 @@ class LanternCoupled(Lantern):
     """
 
     name = "lantern_coupled"
+    reads_distributions = False
 
     def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
         # by log p, not by p in fp64: with delta = 0 it has to be the choice of the exact rule

@@ -196,14 +196,8 @@ class Case:
         shape = NoiseShape(1, self.laws.vocab, False, torch.float64, torch.device("cpu"))
         noise = PositionalNoise(shape, 0)
         noise.seeds = [0] * images
-        round = round_at(Roots.first(images), self.policy, noise, _Reads(proposal.samples))
+        round = round_at(Roots.first(images), self.policy, noise, proposal.samples)
         return self.policy.grow(round, self.laws, proposal)
-
-
-class _Reads(NamedTuple):
-    """What a round asks of its verifier."""
-
-    reads_distributions: bool
 
 
 class Enumerated(NamedTuple):

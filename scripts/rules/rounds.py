@@ -118,13 +118,14 @@ def one_round(
     """Grow and judge one tree per image."""
     roots = roots or Roots.first(len(noise.seeds))
     distributions.roots = roots.rows
-    round = round_at(roots, policy, noise, verifier)
-    tree = policy.grow(round, distributions, loaded(PROPOSALS[proposal])())
+    taken = loaded(PROPOSALS[proposal])()
+    round = round_at(roots, policy, noise, taken.samples and verifier.reads_distributions)
+    tree = policy.grow(round, distributions, taken)
     log_p = distributions.log_p[distributions.rows(tree)]
     return tree, verifier(tree, log_p, NodeNoise(noise, tree.depths, roots.decided))
 
 
-def round_at(roots: Roots, policy: TreePolicy, noise: PositionalNoise, verifier: Verifier) -> Round:
+def round_at(roots: Roots, policy: TreePolicy, noise: PositionalNoise, keep_q: bool) -> Round:
     """The round of images at these roots, all with the policy's largest tree."""
     images, largest = len(noise.seeds), policy.largest
     streams = torch.tensor([[stream_key(seed, f"draft {roots.rounds}")] for seed in noise.seeds])
@@ -132,7 +133,7 @@ def round_at(roots: Roots, policy: TreePolicy, noise: PositionalNoise, verifier:
     zero = torch.zeros_like(roots.decided)
     table = torch.cat([zero, roots.decided, zero, zero + 1, streams, limits], 1)
     shape = RoundShape(images, *largest, 1, 1)
-    return Round(shape, RoundInputs(table), noise, verifier.reads_distributions)
+    return Round(shape, RoundInputs(table), noise, keep_q)
 
 
 def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:

@@ -11,19 +11,25 @@ from configs.targets import TARGETS
 from models.registry import family_of
 from models.targets.family import Family
 
-RELAXED = ("lantern", "lantern_coupled", "gsd", "path_explore", "path_relax")
-FIXED = ("sampled", "block_verification", "traversal", "gsd")  # of trees of fixed shape
+RELAXED = (
+    "lantern", "lantern_coupled", "gsd", "path_explore", "path_relax", "sjd_pac", "cool_sd",
+)  # fmt: skip
+# of trees of fixed shape
+FIXED = ("sampled", "block_verification", "traversal", "gsd", "cool_sd")
 
 
 def test_every_combination_is_allowed_or_refused_by_name() -> None:
     drafted = [method for method in METHODS if "proposal" in METHODS[method].defaults]
     pairs = [("ar", None), *itertools.product(drafted, PROPOSALS)]
     for (method, proposal), verifier in itertools.product(pairs, RULES):
-        if verifier in ("spectr", "path_explore", "path_relax"):
+        if verifier in ("spectr", "path_explore", "path_relax", "sjd_pac"):
             allowed = method == "static" and proposal == "sampled"
         elif verifier in FIXED:
             allowed = method in ("static", "jacobi") and proposal == "sampled"
-        elif verifier in ("lantern", "lantern_coupled"):
+        elif verifier == "lantern":
+            drawn = proposal == "sampled"
+            allowed = proposal is not None and (not drawn or method in ("static", "jacobi"))
+        elif verifier == "lantern_coupled":
             allowed = proposal not in (None, "sampled")
         else:
             allowed = method != "ar" or verifier == "exact"

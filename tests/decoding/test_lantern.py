@@ -16,6 +16,7 @@ from decoding.round import TreeShape
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
+from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 from scripts.rules.rounds import Distributions, emitted, noise_of, one_round, outcome_counts
@@ -156,6 +157,53 @@ def test_the_published_rule_in_plain_python() -> None:
     assert set(verdict.accepted.tolist()) == {0, 1, 2}
 
 
+def published_of_drawn(
+    p: list, q: list, children: list[int], u: dict, k: int, factor: float
+) -> tuple:
+    """LANTERN++'s published rule at one node, in plain Python, as `published`."""
+    for place, x in enumerate(children):
+        mass, fitting = 0.0, 0
+        for code in nearest()[x, :k].tolist():
+            if mass + p[code] > (factor - 1) * p[x]:
+                break
+            mass, fitting = mass + p[code], fitting + 1
+        open_q = [0.0 if code in children[:place] else share for code, share in enumerate(q)]
+        open_q = [share / sum(open_q) for share in open_q]
+        if u[x] < (p[x] + mass) / open_q[x]:
+            return x, p
+        gone = nearest()[x, : k + 1].tolist() if fitting else []
+        open_q = [0.0 if code in gone else share for code, share in enumerate(open_q)]
+        p = [max(a - b, 0.0) for a, b in zip(p, open_q, strict=True)]
+        p = [share / sum(p) for share in p] if sum(p) else [1 / VOCAB] * VOCAB
+    return None, p
+
+
+def test_drawn_children_are_judged_by_the_published_rule() -> None:
+    """Of trees of two levels, with the same random numbers: what is accepted, and what is left."""
+    k, factor, laws = 5, 3.0, Distributions(VOCAB, 2, spread=2.0)
+    settings = LanternSettings(k=k, delta=factor, residual="reference")
+    verifier, noise = Lantern(settings, nearest()[:, : k + 1]), noise_of(range(200), 3, VOCAB)
+    policy = StaticTree(rank_paths("root:3 0:2 1:2"))
+    tree, _ = one_round(laws, policy, "sampled", verifier, noise)
+    images = NodeNoise(noise, tree.depths, torch.zeros(200, 1, dtype=torch.long)).images()
+    lengths = set()
+    for one, numbers in zip(trees_on_host(tree, laws.log_p[laws.rows(tree)]), images, strict=True):
+        path, rest = verifier.judge(one, numbers)
+        node = 0
+        while True:
+            children = {one.tokens[n]: n for n in one.children[node]}
+            drawn = {x: numbers.accept(one.depths[node], x) for x in range(VOCAB)}
+            p, q = one.p(node).tolist(), one.q(node).tolist()
+            hit, p = published_of_drawn(p, q, list(children), drawn, k, factor)
+            if hit is None:
+                break
+            node = children[hit]
+        assert path[-1] == node
+        assert rest == pytest.approx(p, abs=1e-12)
+        lengths.add(len(path))
+    assert lengths == {1, 2, 3}
+
+
 # the target's distribution after the root; elsewhere token 3 is certain
 ROOT = [0.40, 0.35, 0.15, 0.10]
 NEAR = torch.tensor([[2, 3, 1], [2, 3, 0], [3, 1, 0], [2, 1, 0]], dtype=torch.int32)
@@ -210,12 +258,15 @@ def test_of_equally_long_paths_the_published_one_counts(tokens, parents, dynamic
     assert greedy(verifier, replace(tree, by_rank=True)) == static
 
 
-def test_a_residual_without_a_token_is_an_error() -> None:
-    """As published, a refused child takes k + 1 codes along, here all that the distribution has."""
+def test_a_residual_without_a_token_is_uniform_as_published() -> None:
+    """A refused child takes k + 1 codes along, here all that the distribution has."""
     log_p = torch.tensor([0.5, 0.5, 0.0, 0.0]).log().expand(1, 2, 4)
     tree, streams = tree_of([0, 0], [0, 0]), DictatedStreams(torch.zeros(1, 2, 4), number=0.99)
     settings = LanternSettings(k=2, delta=0.1, residual="reference")
-    with pytest.raises(FloatingPointError, match="--lantern_residual exact"):
-        Lantern(settings, NEAR)(tree, log_p, streams)
+    published = Lantern(settings, NEAR)
+    assert (
+        published.judge(trees_on_host(tree, log_p)[0], streams.images()[0])[1].tolist()
+        == [0.25] * 4
+    )
     exact = Lantern(LanternSettings(k=2, delta=0.1), NEAR)(tree, log_p, streams)
     assert exact.emitted[0, 0] == 1

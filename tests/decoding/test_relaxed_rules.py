@@ -101,10 +101,11 @@ def rest(row: int) -> Tensor:
 
 
 def clustered(row: int, draft: int, other: int | None = None) -> float:
-    """GSD's ratio, by sorting."""
+    """GSD's ratio, by sorting: a likelier neighbour less; the least likely tokens have none."""
     order = sorted(range(VOCAB), key=lambda token: -float(P[row, token]))
     place = order.index(draft)
-    near = order[max(0, place - GSD.reach) : place + GSD.reach + 1]
+    alone = place + GSD.reach >= VOCAB
+    near = [draft] if alone else order[max(0, place - GSD.reach + 1) : place + GSD.reach + 1]
     cluster = [t for t in near if abs(float(P[row, t] - P[row, draft])) < GSD.gap]
     return float(P[row, cluster].sum() / Q[row, cluster].sum())
 

@@ -47,6 +47,11 @@ RELAXED = {
     "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", numbers=LANTERN),
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", numbers=LANTERN),
     "lantern, mixed": MethodSettings(**MIXED, verifier="lantern", numbers=LANTERN),
+    "lantern, drawn": MethodSettings(
+        "static", proposal="sampled", verifier="lantern", numbers=LANTERN
+    ),
+    "sjd_pac": MethodSettings("static", proposal="sampled", verifier="sjd_pac"),
+    "cool_sd": MethodSettings("jacobi", proposal="sampled", verifier="cool_sd", window=5),
     "gsd": MethodSettings(
         "jacobi", proposal="sampled", verifier="gsd", window=5, numbers=GsdSettings(reach=2)
     ),
@@ -81,7 +86,9 @@ def test_images_do_not_depend_on_their_batch(name, distribution, made) -> None:
     assert made(name, distribution, 3) == made(name, distribution, 1)
 
 
-@pytest.mark.parametrize("name", [*LOSSLESS, "gsd", "path_explore", "path_relax"])
+@pytest.mark.parametrize(
+    "name", [*LOSSLESS, "gsd", "path_explore", "path_relax", "sjd_pac", "cool_sd"]
+)
 def test_temperature_0_is_plain_decoding(name, made) -> None:
     assert made(name, GREEDY, 3) == made("plain", GREEDY, 1)
 

@@ -144,6 +144,7 @@ PUBLISHED = {  # nodes per level, nodes with children, leaves
     "medusa_2_7b_63": ([10, 23, 23, 7], 21, 42),
     "reverse_balanced_25": ([3, 4, 6, 5, 7], 10, 15),
     "chain": ([1, 1, 1, 1, 1], 4, 1),
+    "two_chains": ([2] * 12, 22, 2),
 }
 
 
