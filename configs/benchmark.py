@@ -23,6 +23,7 @@ from configs.fields import (
     setting,
     settings_fields,
 )
+from configs.lists import split_list
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
@@ -133,7 +134,7 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
 
 
 def entries_of(text: str) -> tuple[str, ...]:
-    return tuple(entry.strip() for entry in text.split(","))
+    return tuple(split_list(text))
 
 
 # What `tune` tries, likelier winners first: if the time is short, the last ones are not tried.

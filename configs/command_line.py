@@ -34,6 +34,7 @@ from configs.fields import (
     settings_fields,
 )
 from configs.gone import GONE_FLAGS
+from configs.lists import split_list
 from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
 from configs.targets import ROOT, TARGETS, model_defaults, own_flags
 
@@ -122,7 +123,7 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     given = {name: parse(f, name, texts[name]) for name, f in flags.items() if name in texts}
     given.pop("plugin", None)
     path = given.pop("config", None)
-    names = [] if path is None else [name.strip() for name in path.split(",")]
+    names = [] if path is None else split_list(path)
     if not all(names):
         refuse("config", path, "names of YAML files, with one comma between two")
     recipes = [read_recipe(name, command) for name in names]

@@ -4,6 +4,7 @@ import os
 from dataclasses import MISSING, dataclass
 
 from configs.fields import refuse, setting, settings_fields
+from configs.lists import split_list
 from configs.model import DeviceSettings
 from configs.rules import Code
 from configs.targets import ROOT
@@ -56,7 +57,7 @@ class EvaluateSettings(DeviceSettings, group="Evaluation"):
     """What to evaluate. The lists are written with commas."""
 
     output_dir: str = setting(
-        "run folders of generate_images, by commas",
+        "run folders of generate_images, by commas; in double quotes if a name has a comma",
         MISSING,
         wanted="run folders that generate_images wrote, by commas",
     )
@@ -130,7 +131,7 @@ class EvaluateSettings(DeviceSettings, group="Evaluation"):
     @property
     def folders(self) -> tuple[str, ...]:
         """The run folders, in the order given, each once; the baseline's among them."""
-        names = [os.path.expanduser(name.strip()) for name in self.output_dir.split(",")]
+        names = [os.path.expanduser(name) for name in split_list(self.output_dir)]
         if not all(names):
             refuse("output_dir", self.output_dir, "folder names between the commas")
         names += [] if self.baseline is None else [self.baseline]

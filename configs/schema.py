@@ -176,4 +176,14 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
         return values | {name: os.path.realpath(values[name]) for name in existing}
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        """Return a hash of the identity that stays the same when the working folder moves."""
+        values = {name: _movable(value) for name, value in self.identity().items()}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _movable(value: object) -> object:
+    """Return a path in the working folder or the checkout relative to it, other values as given."""
+    for home in (os.path.realpath("."), str(ROOT)):
+        if isinstance(value, str) and value.startswith(home + os.sep):
+            return os.path.relpath(value, home)
+    return value

@@ -110,6 +110,7 @@ class Target:
     sizes: ImageSizes | None = None  # of models that draw in many sizes
     side: int | None = None  # pixels, of the published files of models that draw in one size
     negative_prompt: str | None = None  # default of --negative_prompt, of models that have it
+    painted: bool = False  # whether equal tokens of other seeds are other pictures
     guided: bool = True  # whether --cfg has a row without the prompt
 
     @property
@@ -278,6 +279,7 @@ TARGETS = {
         beside=("processor", "scheduler", "text_encoder", "tokenizer", "transformer", "vae"),
         # its positions here have room for 2,048 squared
         sizes=ImageSizes(32, 2048, "1024", preview=16),
+        painted=True,
         guided=False,
     ),
     "image_gpt": Target(

@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
 from configs.fields import part, refuse, setting
+from configs.lists import join_list, split_list
 from configs.methods import MethodSettings
 from configs.model import DeviceSettings, EngineSettings, ModelSettings
 from configs.sampling import SamplingSettings
@@ -38,7 +39,7 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
     """What a drafter is trained on, and how. A batch is that of all processes together."""
 
     tokens: str = setting(
-        "folder that extract_tokens wrote; several by commas",
+        "folder that extract_tokens wrote; several by commas, in double quotes if a name has one",
         MISSING,
         wanted="a folder that extract_tokens wrote",
     )
@@ -139,7 +140,7 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
 
     def settle(self) -> None:
-        self.put(tokens=",".join(map(os.path.expanduser, self.token_folders)))
+        self.put(tokens=join_list(map(os.path.expanduser, self.token_folders)))
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of --batch_size, which is {self.batch_size}"
             refuse("accumulate", self.accumulate, allowed)
@@ -160,7 +161,7 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
 
     @property
     def token_folders(self) -> list[str]:
-        return self.tokens.split(",")
+        return split_list(self.tokens)
 
     @property
     def layers_read(self) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """`extract_tokens`: images with captions, or prompts, in; shards of image codes out."""
 
 import io
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -12,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
 from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError, mismatch, refusing, settings_dict
 from drafters.training.shards import Example, ShardWriter, Tokens, read_skipped, shard_paths
-from models.codecs.codec import Codec, on_white
+from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
 from models.registry import load_codec
 from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
-from runs.generate import refuse_spread
+from runs.generate import refuse_spread, tell_quotes
 from runs.made_of import made_of
 from runs.prompts import PromptItem, numbered, prompt_items
 from runs.samples import sample_captions
@@ -31,9 +32,11 @@ from runs.session import open_session, target_options
 from support.border import Failure
 from support.devices import pick_device
 from support.durable import make_writable
+from support.output import remark
+from support.pictures import as_rgb
 from support.processes import Processes, launched
-from support.progress import Progress, plural
-from support.provenance import checkpoint_id
+from support.progress import DecodingProgress, Progress, plural
+from support.provenance import CONTENT, checkpoint_id
 
 SCENES = 60_000  # in the tiny model's training split
 _ENLARGED = 2.0  # pictures that would have to be enlarged more are left out
@@ -53,6 +56,8 @@ def extract_tokens(
     processes = processes or launched()
     run = settings.run
     refuse_spread(run, processes)
+    if processes.rank == 0:
+        tell_quotes(settings.output_dir, "train_drafter --tokens")
     prompts: list[PromptItem] | None = None  # the first sample of each
     if not settings.from_prompts:
         images = captioned_images(Path(settings.data_dir))
@@ -62,7 +67,7 @@ def extract_tokens(
         prompts = numbered(sample_captions("train", wanted)) if captions else prompt_items(run)
         # one sample of every prompt, then a second one of each, and so on
         several = (replace(item, sample=sample) for sample in count() for item in prompts)
-        images = islice(several, settings.num_images)
+        images = islice(several, _different_samples(settings, len(prompts)))
     with refusing():
         options = target_options(run, torch.float32, pick_device(run.device))
         codec = load_codec(run.model, run.model_path, options)
@@ -86,6 +91,15 @@ def extract_tokens(
         print(summary)
 
 
+def _different_samples(settings: ExtractionSettings, prompts: int) -> int:
+    """Return how many images to make: at temperature 0 a prompt has one, whatever its seed."""
+    if settings.run.sampling.temperature > 0 or settings.num_images <= prompts:
+        return settings.num_images
+    which = f"{plural(prompts, 'image')} instead of {settings.num_images}"
+    remark(f"--temperature 0: {which}, since all samples of a prompt have the same tokens")
+    return prompts
+
+
 def _about(
     settings: ExtractionSettings, codec: Codec, prompts: Sequence[PromptItem] | None
 ) -> dict[str, Any]:
@@ -95,10 +109,13 @@ def _about(
         kept = {name: kept[name] for name in _CODEC if name in kept}
     kept |= made_of(kept)
     if prompts is None:
-        kept["data_dir"] = str(Path(settings.data_dir).resolve())
+        # relative, so that a project may move
+        kept["data_dir"] = os.path.relpath(
+            os.path.realpath(settings.data_dir), os.path.realpath(settings.output_dir)
+        )
     elif settings.prompt is not None:  # a list that has changed is another one
         texts = repr([item.prompt for item in prompts])
-        kept["prompt"] += f", {sha256(texts.encode()).hexdigest()[:16]}"
+        kept["prompt"] = CONTENT + sha256(texts.encode()).hexdigest()[:16]
     (width, height), grid = codec.size, codec.grid
     small = {} if grid.preview is None else {"preview": grid.preview}
     return small | {
@@ -134,6 +151,8 @@ def _opened(
         shown = str(error).removeprefix("--output_dir ")
         raise SettingsError(f"--output_dir {shown}") from error
     with closing(writer):
+        first = Path(settings.output_dir) / ".lock.0"
+        processes.agree_on_folder("output_dir", settings.output_dir, first)
         yield writer
 
 
@@ -172,7 +191,7 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
     """
     try:
         with Image.open(io.BytesIO(content)) as opened:
-            image = on_white(ImageOps.exif_transpose(opened))
+            image = as_rgb(opened)
     except Exception as error:  # decoders raise errors of many kinds
         why = failed_download(content) or type(error).__name__
         raise Fault(f"image cannot be read: {why}") from error
@@ -203,13 +222,14 @@ def _draw(
     run = settings.run
     what = f"generating {plural(len(fitting), 'image')} with {run.method.method} ({run.model}) "
     what += f"into {settings.output_dir}" + (f"; {done} are done already" if done else "")
-    with Progress(what, len(fitting), shown=writer.rank == 0) as progress:
+    what += f"; {skipped} skipped" if skipped else ""
+    with DecodingProgress(what, len(fitting), shown=writer.rank == 0) as progress:
         engine = open_session(run).open_engine()
-        progress.begin()
+        progress.begin(codec.grid.tokens)
         for step in engine.generate(image_jobs(fitting, run.seed)):
             for image in step.finished:
                 writer.add(Example(image.job.id, image.job.prompt, image.codes, image.job.seed))
-            progress.update(len(step.finished), f"{skipped} skipped")
+            progress.show(step)
     return len(fitting)
 
 

@@ -4,6 +4,7 @@ Imports torch only when an image is missing.
 """
 
 import hashlib
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from configs.fields import refuse
+from configs.lists import in_list
 from configs.schema import RunSettings
-from runs.prompts import PromptItem, prompt_items
+from configs.targets import TARGETS
+from runs.prompts import PromptItem, all_prompts, chosen_items
 from runs.run_folder import TOKENS, RunFolder, record_fault, tau
 from support.json_files import Line
 from support.output import printed_unless_saved, remark
@@ -46,17 +49,18 @@ def generate_images(
 
     Nothing in the folder changes before the model is loaded.
     """
-    items = prompt_items(settings)
+    prompts = all_prompts(settings)
+    items = different_images(settings, chosen_items(settings, prompts))
     processes = processes or launched()
     refuse_spread(settings, processes)
-    if "," in settings.output_dir and processes.rank == 0:
-        # not refused: earlier versions made such folders, and they can still be renamed
-        remark(
-            f"--output_dir {settings.output_dir}: rename it for `evaluate`, whose list has commas"
-        )
+    if processes.rank == 0:
+        tell_quotes(settings.output_dir, "evaluate --output_dir")
     with RunFolder(settings, processes) as folder:
-        folder.check_prompts(items)
+        folder.check_prompts(prompts)
         missing = [item for item in items if item.id not in folder.records]
+        # or an image would be in nobody's share
+        share = hashlib.sha256(repr((items, missing)).encode()).hexdigest()
+        processes.agree("prompt", settings.prompt, share, "the same prompts in all processes")
         changed = [item.id for item in missing if item.id in folder.changed]
         if changed and processes.rank == 0:
             which = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
@@ -70,6 +74,23 @@ def generate_images(
         seconds = max(processes.gather(seconds))  # shares take different times
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
+
+
+def different_images(settings: RunSettings, items: Sequence[PromptItem]) -> list[PromptItem]:
+    """Return the images without repeats: at temperature 0 a prompt has one, whatever its seed."""
+    if settings.sampling.temperature > 0 or TARGETS[settings.model].painted:
+        return list(items)
+    first = [item for item in items if item.sample == 0]
+    if len(first) < len(items):
+        which = f"{len(first)} instead of {plural(len(items), 'image')}"
+        remark(f"--temperature 0: {which}, since all samples of a prompt are the same image")
+    return first
+
+
+def tell_quotes(folder: str, flag: str) -> None:
+    """Say how a flag that takes a list names a folder whose name holds a comma."""
+    if in_list(folder) != folder:
+        remark(f"--output_dir {folder}: `{flag} {shlex.quote(in_list(folder))}` names it")
 
 
 def refuse_spread(settings: RunSettings, processes: Processes) -> None:
@@ -111,7 +132,7 @@ def _make(
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
-    progress.begin()
+    progress.begin(session.target.grid.tokens)
     for step in steps:
         for stats in step.rounds if settings.trace else ():
             traces[stats.id].append(vars(stats))
@@ -154,7 +175,7 @@ def _summary(
     """Return a line: the images in the folder, their tau, the new ones' tokens per second."""
     records = [folder.records[item.id] for item in items]
     count, new = len(records), len(missing)
-    # records by other programs, or of earlier versions, may lack a figure
+    # records that other programs changed may lack a figure
     whole = [record for record in records if record_fault(record) is None]
     text = f"{count} images in {folder.path}/img ({new} new): tau {tau(whole):.2f}"
     tokens = sum(folder.records[item.id]["tokens"] for item in missing)

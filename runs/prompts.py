@@ -46,12 +46,21 @@ class PromptItem:
 
 def prompt_items(settings: RunSettings) -> list[PromptItem]:
     """Return a run's images, prompt by prompt."""
+    return chosen_items(settings, all_prompts(settings))
+
+
+def all_prompts(settings: RunSettings) -> list[PromptItem]:
+    """Return the first image of every prompt in a run's list."""
     if settings.source == "file" and settings.prompt.lower().endswith(".jsonl"):
         names, prompts = read_jsonl(Path(settings.prompt))
     else:
         names, prompts = None, _prompts_without_ids(settings)
-    items = numbered(prompts, names)
-    chosen = [items[number] for number in _chosen(settings, len(prompts))]
+    return numbered(prompts, names)
+
+
+def chosen_items(settings: RunSettings, prompts: Sequence[PromptItem]) -> list[PromptItem]:
+    """Return a run's images of its list, prompt by prompt."""
+    chosen = [prompts[number] for number in _chosen(settings, len(prompts))]
     return samples(chosen, settings.samples_per_prompt)
 
 

@@ -3,16 +3,15 @@
 img/<id>.png    written under another name, then renamed
 records.jsonl   a line per finished image, with the hash of its file; it counts only with that file
 trace.jsonl     a line per round of the finished images, if asked for
-run.json        settings, versions, hardware and revision of the latest command and earlier ones
+run.json        settings, versions, hardware and revision of the latest command and those before
 .lock           held by the process that writes here; the kernel frees it when the process ends
 
 Of several processes number n writes records.n.jsonl and trace.n.jsonl and holds .lock.n, the first
 one .lock. The parts count like the whole files, and the first process joins them; after a kill the
-next command does. What older folders lack or say otherwise is understood, too: records without
-`image_sha256`, and `same_prompt`. Does not import torch.
+next command does. Files of other names are the user's: nothing reads or removes them. Does not
+import torch.
 """
 
-import csv
 import hashlib
 import io
 import re
@@ -32,7 +31,16 @@ from configs.schema import RunSettings
 from decoding.seeds import image_seed
 from runs.made_of import commits, made_of
 from runs.prompts import PromptItem
-from support.durable import append_lines, encode_json, lock, new_file, reason, replace_file
+from support.durable import (
+    append_lines,
+    encode_json,
+    files_named,
+    lock,
+    new_file,
+    reason,
+    remove_halves,
+    replace_file,
+)
 from support.json_files import (
     Line,
     numbered_lines,
@@ -49,15 +57,14 @@ from support.wording import differences, first_of
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
 TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
-_KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
+_KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "image_sha256": str, "lossless": bool}
 _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
 _LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
 _POSITIVE = ("tokens", "target_forwards", "seconds")
 _FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
-_IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
+_IMAGE, _NUMBERED_IMAGE = r"[A-Za-z0-9][A-Za-z0-9.-]*_[0-9]+\.png", r"[0-9]{5,}_[0-9]+\.png"
 # The id in a line of a file, which may be damaged elsewhere.
 _RECORDED = re.compile(rb'\{"id": "([^"/]+)"')
-_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 
 def tau(records: Sequence[Line]) -> float:
@@ -82,7 +89,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if self.processes.rank == 0:
                 # taking their locks proves that no process of an earlier run still writes
-                for left in self.path.glob(".lock.*"):  # of a run whose first process is gone
+                # of a run whose first process is gone
+                for left in files_named(self.path, r"\.lock\.[0-9]+"):
                     lock(left).close()
                 self._lock = lock(self.path / ".lock")
             # The others come later, since the first process takes their locks for a moment.
@@ -94,6 +102,7 @@ class RunFolder:
         except OSError as error:
             raise self._error(reason(error), "a writable folder") from error
         try:
+            self.processes.agree_on_folder("output_dir", str(self.path), self.path / ".lock")
             self._read()
         # Ctrl-C, too: Python does not call __exit__ when __enter__ raises.
         except BaseException:
@@ -104,22 +113,32 @@ class RunFolder:
     def __exit__(self, *error: object) -> None:
         self._lock.close()
 
-    def check_prompts(self, items: Iterable[PromptItem]) -> None:
-        """Raise a SettingsError if an id now means another prompt or seed than its image is of."""
-        for item in items:
-            record = self.records.get(item.id)
-            if record is None:
+    def check_prompts(self, prompts: Iterable[PromptItem]) -> None:
+        """Raise a SettingsError unless the finished images are of these prompts and their seeds.
+
+        prompts: the whole list, of which a command may have chosen some. Images of prompts that a
+        user took out of it remain, but a folder of another list altogether is refused.
+        """
+        known = {item.name or format(item.number, "05d"): item for item in prompts}
+        strange = None
+        for name, record in self.records.items():
+            of_prompt, _, sample = name.rpartition("_")
+            item = known.get(of_prompt)
+            if item is None:
+                strange = strange or record
                 continue
-            if not same_prompt(record, item.prompt):
+            if record["prompt"] != item.prompt:
                 raise self._error(
-                    f"image {item.id} of prompt {record['prompt']!r}, which is now {item.prompt!r}",
+                    f"image {name} of prompt {record['prompt']!r}, which is now {item.prompt!r}",
                     _SAME_PROMPTS,
                 )
-            seed = image_seed(self.settings.seed, item.prompt, item.occurrence, item.sample)
-            # quotes that older runs lost (`same_prompt`) are not in their seeds either
-            if record["prompt"] == item.prompt and record.get("seed", seed) != seed:
+            seed = image_seed(self.settings.seed, item.prompt, item.occurrence, int(sample))
+            if record.get("seed", seed) != seed:
                 why = "an equal prompt before it was added or removed"
-                raise self._error(f"image {item.id} of another seed, since {why}", _SAME_PROMPTS)
+                raise self._error(f"image {name} of another seed, since {why}", _SAME_PROMPTS)
+        if strange is not None and not any(n.rpartition("_")[0] in known for n in self.records):
+            got = f"images of another list, such as {strange['id']} of {strange['prompt']!r}"
+            raise self._error(got, _SAME_PROMPTS)
 
     def begin(self, hardware: Line) -> None:
         """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left."""
@@ -143,11 +162,11 @@ class RunFolder:
             # settings that change the images are the same in all commands of a folder
             shared = ("settings", "identity", "earlier")
             last = {name: value for name, value in self._previous.items() if name not in shared}
-            settings = self._previous["settings"]
-            last |= {name: settings.get(name, usual) for name, usual in TIMED.items()}
+            last |= {name: self._previous["settings"].get(name) for name in TIMED}
             earlier = [*self._previous["earlier"], last]
+        settings = settings_dict(self.settings)
         manifest = {
-            "settings": settings_dict(self.settings),
+            "settings": {name: TIMED.get(name) if v is None else v for name, v in settings.items()},
             "identity": self._identity,
             "commits": commits(self.settings.identity()),
             "hardware": hardware,
@@ -166,8 +185,7 @@ class RunFolder:
             # First: a folder with `img` but without run.json would be refused as foreign.
             replace_file(self.path / MANIFEST, encode_json(manifest, indent=2))
             (self.path / "img").mkdir(exist_ok=True)
-            for path in (self.path / "img").glob(".*.tmp"):
-                path.unlink()
+            remove_halves(self.path / "img", _IMAGE)
             self._join(size)
 
     def _rounds(self) -> Iterator[bytes]:
@@ -229,7 +247,7 @@ class RunFolder:
 
     def _read(self) -> None:
         """Read what the folder holds; nothing changes yet."""
-        self._identity = self.settings.identity() | made_of(self.settings.identity())
+        self._identity = identity_of(self.settings)
         there = (self.path / MANIFEST).exists()
         manifest = read_manifest(self.path) if there else None  # --overwrite spares a foreign one
         self._previous = None if self.settings.overwrite else manifest
@@ -263,9 +281,9 @@ class RunFolder:
         }
         for path in files:
             path.unlink()
-        for path in (self.path / "img").glob("*.png"):
+        for path in files_named(self.path / "img", _IMAGE):
             # A kill between image and record leaves a picture that no record names.
-            if path.name in names or _IMAGE_NAME.fullmatch(path.name):
+            if path.name in names or re.fullmatch(_NUMBERED_IMAGE, path.name):
                 path.unlink()
 
     def _own(self, name: str) -> Path:
@@ -281,10 +299,23 @@ class RunFolder:
         return mismatch(f"--output_dir {self.path}", got, allowed)
 
 
+def identity_of(settings: RunSettings) -> Line:
+    """Return, by flag, what all images of a folder share: settings, and the content of files."""
+    identity = settings.identity()
+    if settings.source == "file":  # the list may move and grow; `check_prompts` compares it
+        identity["prompt"] = "a list of prompts"
+    return identity | made_of(identity)
+
+
 def files_of(folder: Path, name: str) -> list[Path]:
     """Return records.jsonl or trace.jsonl, if it exists, and the parts that processes wrote."""
-    parts = sorted(folder.glob(name.replace(".", ".*.")))
-    return [path for path in (folder / name, *parts) if path.exists()]
+    whole = [folder / name] if (folder / name).exists() else []
+    return whole + files_named(folder, name.replace(".", r"\.[0-9]+\."))
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Return the files of a run that have the names of images."""
+    return files_named(folder / "img", _IMAGE)
 
 
 def image_path(folder: Path, name: str) -> Path:
@@ -298,8 +329,7 @@ def read_manifest(folder: Path) -> Line:
     for name in ("settings", "identity"):
         if not isinstance(content.get(name), dict):
             raise mismatch(str(path), f"no {name}", "a file that generate_images wrote")
-    content.setdefault("processes", 1)
-    earlier = content.setdefault("earlier", [])
+    earlier = content.get("earlier")
     if not isinstance(earlier, list) or not all(isinstance(command, dict) for command in earlier):
         raise mismatch(f"{path}: earlier", repr(earlier), "a list of commands")
     return content
@@ -321,27 +351,10 @@ def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
 
 
 def is_saved(folder: Path, record: Line) -> bool:
-    """Return whether a record's image is the file that was saved with it.
-
-    Records of older runs have no hash: there any file that starts and ends as a PNG will do.
-    """
-    path, digest = image_path(folder, record["id"]), record.get("image_sha256")
-    if not path.is_file():
-        return False
-    content = path.read_bytes()
-    if digest is None:
-        return content.startswith(_PNG_START) and content.endswith(_PNG_END)
-    return hashlib.sha256(content).hexdigest() == digest
-
-
-def same_prompt(record: Line, prompt: str) -> bool:
-    """Return whether a record is of this prompt.
-
-    Older runs read PartiPrompts as quoted CSV: quotes that a prompt begins with were lost.
-    """
-    if prompt.startswith('"') and record["prompt"] == next(csv.reader([prompt], delimiter="\t"))[0]:
-        return True
-    return record["prompt"] == prompt
+    """Return whether a record's image is the file that was saved with it."""
+    path = image_path(folder, record["id"])
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    return digest is not None and digest == record.get("image_sha256")
 
 
 def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:

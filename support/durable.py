@@ -4,38 +4,110 @@ They are replaced as a whole or grow by whole lines, and a lock ends with its pr
 from here name the file.
 """
 
+import errno
 import fcntl
-import glob
 import json
 import os
+import re
+import socket
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, Self
 
 from configs.fields import mismatch
+from support.output import remark
+
+# what flock answers on Lustre and NFS that are mounted without locks
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
-def lock(path: Path) -> IO[bytes]:
-    """Return the lock file, held until it is closed; BlockingIOError if another process has it."""
+class Lock(Protocol):
+    """A lock, held until it is closed."""
+
+    def close(self) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+def lock(path: Path) -> Lock:
+    """Lock a file; BlockingIOError if another process has it.
+
+    Where the file system has no locks, a file beside it names the process that holds it. This finds
+    other processes of this machine; a SettingsError asks the user about one of another machine.
+    """
     # Not "wb", which would erase the holder's number before we know whether the lock is free.
-    file = path.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise
     with naming(path):
-        # the number of the process is for people who wonder who holds the lock; nothing reads it
+        file, held = path.open("ab"), None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                file.close()
+                raise
+            held = _Holder(path.with_name(f"{path.name}.holder"))
+        # for people who wonder who holds the lock, and for `holder_of` on other machines
         file.truncate(0)
-        file.write(str(os.getpid()).encode())
+        file.write(f"{socket.gethostname()} {os.getpid()} {time.time_ns()}".encode())
         file.flush()
-    return file
+    if held is None:
+        return file
+    file.close()
+    return held
 
 
-def claim(source: str, path: Path) -> IO[bytes]:
+def holder_of(path: Path) -> str:
+    """Return what tells the process that holds a lock from all others; "" without the file."""
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
+class _Holder:
+    """A file that names the machine and process at work, where nothing can be locked."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        remark(f"{path.parent}: its file system has no locks; start one command at a time there")
+        try:
+            self._create()
+        except FileExistsError as error:
+            host, _, number = path.read_text(errors="replace").partition(" ")
+            if host != socket.gethostname():
+                got = f"one that process {number} on {host} holds, on a file system without locks"
+                advice = "Delete it if that command has ended."
+                raise mismatch(str(path), got, "no such file", advice) from error
+            if _is_alive(number):
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path)) from error
+            path.unlink(missing_ok=True)  # that process was killed
+            self._create()
+
+    def _create(self) -> None:
+        with self.path.open("x") as file:
+            file.write(f"{socket.gethostname()} {os.getpid()}")
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _is_alive(number: str) -> bool:
+    try:
+        os.kill(int(number), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def claim(source: str, path: Path) -> Lock:
     """Return the lock beside a file that one process at a time may write; else a SettingsError."""
     try:
         return lock(path.with_name(f".{path.name}.lock"))
@@ -92,10 +164,29 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
             raise
 
 
-def remove_halves(path: Path) -> None:
-    """Remove what killed processes left of `new_file`, for a file that one process writes."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+def remove_halves(folder: Path, name: str) -> None:
+    """Remove what killed processes left of `new_file`; name: a regular expression of the files.
+
+    For files that one process writes.
+    """
+    for left in files_named(folder, rf"\.({name})\.[0-9]+\.tmp"):
         left.unlink(missing_ok=True)
+
+
+def files_named(folder: Path, name: str) -> list[Path]:
+    """Return the files in a folder whose whole names match a regular expression, sorted.
+
+    Unlike a glob, the expression can say exactly which names we write: users keep copies.
+    """
+    there = os.listdir(folder) if folder.is_dir() else ()
+    return sorted(folder / one for one in there if re.fullmatch(name, one))
+
+
+def give_usual_mode(path: Path) -> None:
+    """Let a file have the mode that the umask gives: safetensors' `save_file` makes it 0600."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def replace_file(path: Path, content: bytes) -> None:

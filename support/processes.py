@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from configs.fields import mismatch, missing, refuse
+from support.durable import holder_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +46,15 @@ class Processes:
         """Wait for all; a SettingsError in each unless all saw the same where a flag points."""
         if any(other != seen for other in self.gather(seen)):
             refuse(flag, value, expected)
+
+    def agree_on_folder(self, flag: str, folder: str, lock: Path) -> None:
+        """Wait for all; a SettingsError in each unless all see the first one's lock in a folder."""
+        if self.count > 1:
+            if self.rank == 0:
+                with lock.open("rb") as file:
+                    os.fsync(file.fileno())  # other machines would see it much later
+            self.wait()  # until the first process has the lock
+            self.agree(flag, folder, holder_of(lock))
 
     def average(self, tensors: "Iterable[Tensor]") -> None:
         """Replace the tensors by their means over all processes."""

@@ -29,6 +29,7 @@ class Progress:
     A context manager. A thread writes the lines of a log, because one image can take hours.
     """
 
+    bar_format: str | None = None  # tqdm's by default
     limit: float | None = None  # seconds that all may take, if the time decides and not a total
 
     def __init__(
@@ -69,7 +70,12 @@ class Progress:
         self.words = words
         if self.shown and sys.stderr.isatty():
             if self.bar is None:
-                self.bar = tqdm(total=self.total, initial=self.done, unit=self.unit)
+                self.bar = tqdm(
+                    total=self.total,
+                    initial=self.done,
+                    unit=self.unit,
+                    bar_format=self.bar_format,
+                )
             self.bar.set_postfix_str(words)
 
     def begin(self) -> None:
@@ -101,11 +107,16 @@ class Progress:
             if new:
                 rate = 3600 * new / seconds
                 parts.append(f"{rate:{',.0f' if rate >= 10 else '.1f'}} {self.unit}s/h")
-            if self.limit is not None:
-                parts.append(f"{duration(max(self.limit - seconds, 0))} left")
-            elif new and self.total is not None:
-                parts.append(f"{duration(seconds / new * (self.total - self.done))} left")
+            if (left := self._left()) is not None:
+                parts.append(f"{duration(left)} left")
         return ", ".join([*parts, *filter(None, [self.words])])
+
+    def _left(self) -> float | None:
+        """Return the seconds that are left, None while nothing is known."""
+        if self.limit is not None:
+            return max(self.limit - self.seconds, 0)
+        new = self.done - self.first
+        return self.seconds / new * (self.total - self.done) if new and self.total else None
 
     @property
     def seconds(self) -> float:
@@ -114,18 +125,39 @@ class Progress:
 
 
 class DecodingProgress(Progress):
-    """Also shows tokens per second and tau, from the engine's steps."""
+    """Also shows tokens per second and tau, from the engine's steps.
 
-    rounds = tokens = 0
+    The time left follows from tokens, since several images may be hours away from their ends.
+    """
+
+    # the time left is in the words: tqdm's own would count finished images
+    bar_format = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+    rounds = decoded = drafted = image_tokens = 0
+
+    def begin(self, tokens: int = 0) -> None:
+        """Start the clock. tokens: of an image."""
+        self.image_tokens = tokens or self.image_tokens
+        super().begin()
 
     def show(self, step: Any) -> None:
         """Count a step (StepStats) of the engine, and show the new state."""
         self.begin()
         self.rounds += len(step.rounds)
-        self.tokens += sum(stats.accepted + 1 for stats in step.rounds)
-        tau = self.tokens / max(self.rounds, 1)
-        words = f"{self.tokens / self.seconds:.1f} tokens/s, tau {tau:.2f}"
+        self.drafted += sum(stats.accepted + 1 for stats in step.rounds)
+        # an image's first token comes with its prefill, before its first round
+        self.decoded += sum(stats.accepted + 1 + (stats.round == 0) for stats in step.rounds)
+        tau = self.drafted / max(self.rounds, 1)
+        words = f"{self.drafted / self.seconds:.1f} tokens/s, tau {tau:.2f}"
+        left = self._left()
+        if self.bar is not None and left is not None:
+            words += f", {duration(left)} left"
         self.update(len(step.finished), words)
+
+    def _left(self) -> float | None:
+        if not (self.decoded and self.image_tokens and self.total):
+            return super()._left()
+        tokens = (self.total - self.first) * self.image_tokens
+        return self.seconds / self.decoded * max(tokens - self.decoded, 0)
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """The checkpoint from which an interrupted training continues."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from support.durable import new_file, remove_halves
 def save_state(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint; a kill or a full disk leaves the one before it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_halves(path)  # checkpoints are large, and trainings are killed often
+    remove_halves(
+        path.parent, re.escape(path.name)
+    )  # checkpoints are large, and trainings are killed often
     with new_file(path) as file:
         try:
             torch.save(state, file)

@@ -77,6 +77,7 @@ class FakeSession:
 
     engine: FakeEngine
     target = SimpleNamespace(pictured=True, length=fake_length, device=torch.device("cpu"))
+    target.grid = SimpleNamespace(tokens=TOKENS)
     target.picture = lambda codes, text, seed: fake_pixels(codes[None])[0]
 
     def open_engine(self) -> FakeEngine:

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from configs.evaluation import EvaluateSettings
+from configs.model import TIMED
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
@@ -34,11 +35,17 @@ def write_run(
     settings, record: what differs from plain decoding in 2 s per image.
     """
     method = {"model": "tiny", "method": "ar", "proposal": None, "verifier": "exact"}
-    shared = {"prompt": "p.txt", "temperature": 1.0, "dtype": "fp32", "batch_size": 1}
+    shared = {"prompt": "p.txt", "temperature": 1.0, "dtype": "fp32", **TIMED}
     chosen = method | shared | (settings or {})
     (folder / "img").mkdir(parents=True)
-    identity = {name: value for name, value in chosen.items() if name != "batch_size"}
-    manifest = {"settings": chosen, "identity": identity, "revision": None}
+    identity = {name: value for name, value in chosen.items() if name not in TIMED}
+    manifest = {
+        "settings": chosen,
+        "identity": identity,
+        "revision": None,
+        "earlier": [],
+        "processes": 1,
+    }
     manifest |= {"hardware": {"device": "cpu"}, "versions": {"torch": "x"}}
     (folder / "run.json").write_text(json.dumps(manifest))
     lines = []
@@ -81,11 +88,18 @@ def made_record(name: str, prompt: str, **values: object) -> dict:
 
 
 def write_records(folder: Path, lines: Sequence[dict]) -> None:
+    """Write records.jsonl; records without a hash of their image get that of its file."""
+    saved = {path.stem: hashlib.sha256(content).hexdigest() for path, content in _images(folder)}
+    lines = [{"image_sha256": saved.get(line["id"], "none"), **line} for line in lines]
     (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def _images(folder: Path) -> list[tuple[Path, bytes]]:
+    return [(path, path.read_bytes()) for path in (folder / "img").iterdir()]
+
+
 def pictures(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
+    return {path.name: content for path, content in _images(folder)}
 
 
 def settings_of(tmp_path: Path, *folders: Path, **flags) -> EvaluateSettings:

@@ -29,11 +29,11 @@ from configs.fields import SettingsError, mismatch
 from models.base import ImageGrid
 from models.files.entries import is_size
 from models.files.weights import open_safetensors
-from support.durable import append_lines, encode_json, lock, replace_file
+from support.durable import append_lines, encode_json, files_named, lock, replace_file
 from support.json_files import Line, parse_json, read_lines, read_object, shortened
 from support.wording import differences, first_of
 
-SHARDS = "tokens-*-*.safetensors"
+_SHARD, _SKIPPED = r"tokens-[0-9]+-[0-9]{5,}\.safetensors", r"skipped(\.[0-9]+)?\.jsonl"
 _SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one
 
 
@@ -86,7 +86,7 @@ class Tokens:
                     raise ValueError(f"{path}: the id {id!r} is in {other}, too")
                 examples[id] = entry, (path, row)
         if not examples:
-            raise ValueError(f"{folder}: found no {SHARDS}")
+            raise ValueError(f"{folder}: found no tokens-*-*.safetensors")
         # by id, so that indices do not depend on which process wrote an image
         ordered = [examples[name] for name in sorted(examples)]
         return cls(about, *zip(*ordered, strict=True))
@@ -159,12 +159,12 @@ class Tokens:
 
 def shard_paths(folder: Path) -> list[Path]:
     """Return the shards in a folder, sorted by name."""
-    return sorted(folder.glob(SHARDS))
+    return files_named(folder, _SHARD)
 
 
 def skipped_paths(folder: Path) -> list[Path]:
     """Return the lists of what was left out, one per process."""
-    return sorted(folder.glob("skipped*.jsonl"))
+    return files_named(folder, _SKIPPED)
 
 
 def read_skipped(folder: Path) -> list[Line]:
@@ -245,7 +245,7 @@ class ShardWriter:
         self.folder, self.rank, self.size = Path(folder), rank, size
         self.folder.mkdir(parents=True, exist_ok=True)
         if rank == 0:  # locks of a command whose first process is gone
-            for left in self.folder.glob(".lock.*"):
+            for left in files_named(self.folder, r"\.lock\.[0-9]+"):
                 lock(left).close()
         self._lock = lock(self.folder / f".lock.{rank}")
         try:
@@ -256,11 +256,12 @@ class ShardWriter:
         except BaseException:
             self._lock.close()
             raise
-        shards = self.folder.glob(f"tokens-{rank}-*.safetensors")
+        shards = files_named(self.folder, _SHARD)
         # codes are below vocab, so 2**15 of them still fit
         self._dtype = torch.int16 if about["vocab"] <= 2**15 else torch.int32
         # a new shard, also after an unfinished one, which stays as it is
-        self._number = max((int(path.stem.split("-")[2]) for path in shards), default=-1) + 1
+        names = (path.stem.split("-") for path in shards)
+        self._number = max((int(n) for _, of, n in names if int(of) == rank), default=-1) + 1
         self._examples: list[Example] = []
         self._written = time.monotonic()
 

@@ -15,6 +15,7 @@ from configs.downloads import damage
 from eval.metrics.base import ImageSet, Unavailable
 from support.durable import new_file, reason
 from support.output import remark
+from support.pictures import as_rgb
 from support.progress import Progress, plural
 
 Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
@@ -36,7 +37,7 @@ class FeatureStore:
         def load(number: int) -> Image.Image:
             try:
                 with Image.open(images.paths[number]) as image:
-                    return image.convert("RGB")
+                    return as_rgb(image)
             except (OSError, SyntaxError, ValueError) as error:
                 raise Unavailable(f"{images.paths[number]} cannot be read: {error}") from error
 

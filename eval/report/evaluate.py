@@ -13,7 +13,14 @@ from eval.metrics.intervals import Estimate, paired_difference
 from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
-from eval.report.run import Run, common_images, common_keys, image_files, read_maps, read_reference
+from eval.report.run import (
+    Run,
+    common_images,
+    common_keys,
+    read_maps,
+    read_reference,
+    reference_files,
+)
 from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
 from runs.samples import sample_reference
@@ -41,7 +48,7 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     make_writable("report_dir", folder)
     make_writable("cache_dir", Path(settings.cache_dir))
     if settings.ref_dir is not None:
-        image_files(settings.ref_dir)
+        reference_files(settings.ref_dir)
     check_pictures(settings, runs)
     images = plural(sum(len(run.images) for run in runs), "image")
     announce(f"evaluating {images} of {plural(len(runs), 'run')} into {folder}")

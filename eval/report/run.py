@@ -18,7 +18,6 @@ from PIL import Image
 from configs.downloads import failed_download
 from configs.fields import found_at, mismatch, one_of, refusing
 from configs.methods import OF_YOUR_OWN
-from configs.model import TIMED
 from configs.rules import RULES
 from configs.targets import TARGETS
 from eval.metrics.base import ImageSet, Unavailable
@@ -28,6 +27,7 @@ from runs.run_folder import (
     TOKENS,
     TRACE,
     files_of,
+    image_files,
     image_path,
     read_manifest,
     read_records,
@@ -100,7 +100,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     manifest = _manifest(path, flag)
     records, faults = read_records(path)
     files = [
-        ImageFile(image_path(path, key), record["prompt"], record.get("image_sha256"))
+        ImageFile(image_path(path, key), record["prompt"], record["image_sha256"])
         for key, record in records.items()
     ]
     images = image_set(name, files)
@@ -110,7 +110,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     recorded = records.keys() | {fault.partition(":")[0] for fault in faults}
     unrecorded = (
         f"{image.name}: an image without a record"
-        for image in sorted((path / "img").glob("*.png"))
+        for image in image_files(path)
         if image.stem not in recorded
     )
     images = replace(images, left_out=(*faults, *unrecorded, *images.left_out))
@@ -189,8 +189,6 @@ def _manifest(folder: Path, flag: str) -> Line:
         got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
         wanted = "settings that generate_images wrote"
         raise mismatch(f"{flag} {folder / MANIFEST}", got, wanted, advice)
-    for name, usual in ({"proposal": None} | TIMED).items():
-        settings.setdefault(name, usual)
     return manifest
 
 
@@ -233,7 +231,7 @@ def _content_hash(file: ImageFile) -> str:
     return digest
 
 
-def image_files(folder: str) -> list[Path]:
+def reference_files(folder: str) -> list[Path]:
     """Return the image files of --ref_dir and the folders in it; SettingsError if there is none."""
     paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in _ENDINGS]
     if not paths:
@@ -243,7 +241,7 @@ def image_files(folder: str) -> list[Path]:
 
 def read_reference(folder: str) -> ImageSet:
     """Return the images of --ref_dir and the folders in it; Unavailable if none can be read."""
-    images = image_set(Path(folder).name, map(ImageFile, image_files(folder)))
+    images = image_set(Path(folder).name, map(ImageFile, reference_files(folder)))
     if not len(images):
         raise Unavailable(f"no image in {folder} can be read")
     return images

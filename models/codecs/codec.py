@@ -38,16 +38,6 @@ META = Fit(Image.Resampling.LANCZOS, halves=False)  # Chameleon's public image t
 ADM = Fit(Image.Resampling.BICUBIC, halves=True)
 
 
-def on_white(image: Image.Image) -> Image.Image:
-    """Return the picture in RGB, on white where it is transparent; truncated, as Meta's is."""
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    layers = np.asarray(image.convert("RGBA"))
-    opacity = layers[..., 3:] / 255.0
-    blended = (1 - opacity) * 255 + opacity * layers[..., :3]
-    return Image.fromarray(blended.astype(np.uint8))
-
-
 @dataclass(frozen=True)
 class Codec:
     """What turns pictures and captions into a target's tokens."""

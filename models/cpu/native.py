@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch  # also loads OpenMP, which the library needs
+
+from support.output import remark
 
 SOURCE = Path(__file__).with_name("kernels") / "library.cpp"
 # A compiler that may fuse a product with a sum does so in one copy of a function and not in another
@@ -36,6 +39,7 @@ CAPABILITY = "ATEN_CPU_CAPABILITY"  # torch's variable that keeps it from newer 
 # The kernels obey it, too, so that one variable shows what a run is like on an older processor.
 WITHOUT = {"avx2": ("-mno-avx512f",), "default": ("-mno-avx512f", "-mno-avx")}
 _SECONDS = 300  # that a compiler may take
+_HASH = hashlib.sha256().digest_size
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
 # What the functions in `models/cpu/kernels/` take.
 _FUNCTIONS = {"pack": 2 * [_N] + 2 * [_AT], "linear": 3 * [_N] + 4 * [_AT], "run": 3 * [_AT]}
@@ -95,6 +99,8 @@ class Compiler:
 
     def build(self, library: Path) -> None:
         """Compile the library; raises what `subprocess.run` does."""
+        from support.durable import replace_file  # here, since the engine loads no settings
+
         # GCC's OpenMP is the one that torch has loaded already, and to link it would load a second
         # one. The code that clang makes needs one of its own.
         runtime = ["-fopenmp"] if "clang" in self.version else []
@@ -103,7 +109,9 @@ class Compiler:
             compiled, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
             _run([*self.command, *self.flags, "-c", str(SOURCE), "-o", str(compiled)])
             _run([*self.command, *runtime, "-shared", str(compiled), "-o", str(linked)])
-            linked.replace(library)  # at once, since other processes may build it, too
+            content = linked.read_bytes()
+            # the loader passes over what follows; at once, since other processes may build it
+            replace_file(library, content + hashlib.sha256(content).digest())
 
 
 @cache
@@ -116,17 +124,31 @@ def kernels() -> ctypes.CDLL:
     compiler = find_compiler()
     try:
         library = compiler.library
-        if not library.exists():
+        if not _is_whole(library):
+            if library.exists():
+                remark(f"{library}: damaged, is compiled again")
             library.parent.mkdir(parents=True, exist_ok=True)
             compiler.build(library)
         # one pool of threads serves torch and the kernels, if both have the same OpenMP
         return ctypes.CDLL(str(library))
     except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines() or ["no message"]
         command = shlex.join(compiler.command)
-        raise NoKernels(f"{command} cannot compile {SOURCE}: {lines[0]}") from error
+        raise NoKernels(f"{command} cannot compile {SOURCE}: {_reason(error.stderr)}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoKernels(str(error)) from error
+
+
+def _is_whole(library: Path) -> bool:
+    """Return whether a file ends with the hash of what is before it, as `Compiler.build` writes."""
+    content = library.read_bytes() if library.is_file() else b""
+    return content[-_HASH:] == hashlib.sha256(content[:-_HASH]).digest()
+
+
+def _reason(said: str) -> str:
+    """Return the first lines of a compiler's message that name a fault, such as a full disk."""
+    lines = said.strip().splitlines() or ["no message"]
+    telling = [line for line in lines if re.search("error|failed|cannot|No space", line)]
+    return "; ".join((telling or lines)[:3])
 
 
 def find_compiler() -> Compiler:

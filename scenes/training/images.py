@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
-from PIL import Image, ImageOps
+from PIL import Image
 from tqdm import trange
 
 from configs.fields import refuse
@@ -25,6 +25,7 @@ from scenes.painting import render_scene
 from scenes.scene import IMAGE_SIZE, Scene, sample_scene
 from support.durable import encode_json, encode_lines, replace_file
 from support.json_files import read_object
+from support.pictures import as_rgb
 from support.script import run_script
 
 SMALLEST_CROP = 0.35  # of the picture's shorter side
@@ -89,7 +90,7 @@ def draw_crop(pictures: Sequence[Picture], index: int) -> tuple[np.ndarray, dict
     turn, number = divmod(index, len(pictures))
     id, text, content = pictures[number]
     try:
-        picture = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
+        picture = as_rgb(Image.open(io.BytesIO(content)))
     except OSError as error:
         raise ValueError(f"{id}: expected a picture, got {error}; remove the file") from None
     rng = np.random.default_rng((number, turn))

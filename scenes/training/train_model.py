@@ -33,6 +33,7 @@ from models.transformer import Transformer
 from scenes.training.images import read_captions, scene_of
 from scenes.training.objects import ObjectReading, near_objects, object_labels, outlines
 from scenes.training.training import TrainingRun, fast_autocast, fast_precision
+from support.durable import give_usual_mode
 from support.json_files import read_object
 
 DROPPED_CAPTIONS = 0.1  # share of the batches that train without captions
@@ -227,6 +228,7 @@ class ModelRun(TrainingRun):
             state["lm_head.weight"] = head
             half = {key: value.half().cpu() for key, value in state.items()}
         save_file(half, model_dir / "model.safetensors", {"format": "pt"})
+        give_usual_mode(model_dir / "model.safetensors")
 
 
 def initialise(model: Transformer) -> Transformer:

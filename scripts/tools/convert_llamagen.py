@@ -12,7 +12,7 @@ from torch import Tensor
 
 from configs.fields import refuse
 from models.files.weights import read_tensors
-from support.durable import encode_json, replace_file
+from support.durable import encode_json, give_usual_mode, replace_file
 from support.script import run_script
 
 HEAD_DIM = 64  # channels per head, in the text-to-image models
@@ -87,6 +87,7 @@ def convert(*, source: str, output: str) -> None:
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(state, folder / "model.safetensors", {"format": "pt"})
+    give_usual_mode(folder / "model.safetensors")
     replace_file(folder / "config.json", encode_json(config))
 
 

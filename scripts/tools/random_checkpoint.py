@@ -31,7 +31,7 @@ from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
 from scenes.training.make_tokenizer import image_token_name, make_byte_level
-from support.durable import encode_json, replace_file
+from support.durable import encode_json, give_usual_mode, replace_file
 from support.script import run_script
 
 # Of leloy/Anole-7b-v0.1-hf.
@@ -91,6 +91,7 @@ def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor
         random = torch.Generator().manual_seed(seed)
         tensors = {key: _random(key, shapes[key], random) for key in keys}
         save_file(tensors, folder / name, {"format": "pt"})
+        give_usual_mode(folder / name)
         print(f"{folder / name}: {len(keys)} tensors", file=sys.stderr, flush=True)
 
     # A thread draws one number after the other. Only as many shards as there are threads are in

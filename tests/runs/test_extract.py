@@ -302,7 +302,7 @@ def test_a_folder_in_use_and_a_checkpoint_without_files_are_refused(checkpoint, 
     writer.close()
     chosen = settings(tmp_path / "out", checkpoint, data_dir=images)
     other = write_folder(tmp_path / "copy", {"config.json": b"{}"})
-    with pytest.raises(SettingsError, match="config.json lacks"):
+    with pytest.raises(SettingsError, match="--model_path .*copy"):
         run(replace(chosen, run=replace(chosen.run, model_path=str(other))))
 
 

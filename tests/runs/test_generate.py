@@ -22,7 +22,7 @@ from fake_session import (
 from PIL import Image
 
 from configs.fields import SettingsError
-from configs.schema import MethodSettings, RunSettings
+from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from decoding.seeds import image_seed
 from runs.generate import generate_images
 from support.json_files import read_lines
@@ -87,15 +87,18 @@ def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
 
 
 def test_tokens_per_second_are_by_the_slowest_of_several_processes(settings, capsys):
-    two = Processes(0, 2, gather=lambda value: [value, value and value + 100])
+    slower = 100.0
+    two = Processes(
+        0, 2, gather=lambda value: [value, value + slower if isinstance(value, float) else value]
+    )
     make(settings(num_images=1), two)
     assert capsys.readouterr().out.endswith(" (1 new): tau 3.75, 0.2 tokens/s\n")
 
 
-def test_a_folder_that_evaluate_cannot_read_by_its_name_is_remarked(settings, tmp_path, capsys):
+def test_how_evaluate_names_a_folder_with_a_comma_is_said(settings, tmp_path, capsys):
     for name, told in (("out", 0), ("a,b", 1)):
         make(settings(num_images=1, output_dir=str(tmp_path / name)))
-        assert capsys.readouterr().err.count(f"{name}: rename it for `evaluate`") == told
+        assert capsys.readouterr().err.count("`evaluate --output_dir '\"/") == told
 
 
 def test_a_run_in_parts_equals_a_run_at_once(settings, names, tmp_path):
@@ -132,6 +135,29 @@ def test_finished_images_of_other_prompts_are_refused_before_the_backend(setting
     message = "image 00000_0 of prompt 'name 0', which is now 'another'"
     with pytest.raises(SettingsError, match=message):
         generate_images(settings(prompt=names), lambda settings: pytest.fail("called"))
+
+
+def test_a_list_of_prompts_is_its_content(settings, names, tmp_path):
+    """It may be moved and grow, but another list makes another run."""
+    make(settings(prompt=names, num_images=2))
+    moved, other = tmp_path / "moved.txt", tmp_path / "other.jsonl"
+    moved.write_text("name 0\nname 1\nname 2\nnew\n")
+    assert make(settings(prompt=str(moved))).drawn == ["00002_0", "00003_0"]
+    other.write_text('{"id": "fox-1", "prompt": "a fox"}')
+    with pytest.raises(SettingsError, match="got images of another list, such as 00000_0 of 'name"):
+        make(settings(prompt=str(other)))
+    moved.write_text("name 0\nname 9\nname 2\n")
+    with pytest.raises(SettingsError, match="image 00001_0 of prompt 'name 1', which is now"):
+        make(settings(prompt=str(moved), slice="2-3"))  # which is not of what was chosen
+
+
+@pytest.mark.parametrize(
+    ("flags", "made"), [({"num_images": 4}, 1), ({"prompt": "names", "samples_per_prompt": 2}, 9)]
+)
+def test_at_temperature_0_a_prompt_has_one_image(settings, names, capsys, flags, made):
+    flags = flags | ({"prompt": names} if "prompt" in flags else {})
+    assert len(make(settings(sampling=SamplingSettings(temperature=0), **flags)).drawn) == made
+    assert f"--temperature 0: {made} instead of" in capsys.readouterr().err
 
 
 def test_finished_images_whose_seeds_would_be_others_are_refused(settings, tmp_path):

@@ -21,7 +21,6 @@ from PIL import Image
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from runs.generate import generate_images
-from runs.prompts import PromptItem
 from runs.run_folder import RunFolder
 from support.durable import append_lines
 from support.json_files import read_lines
@@ -89,14 +88,31 @@ def test_a_cut_line_is_no_record(settings, tmp_path, cut):
 
 def test_what_a_kill_leaves_is_mended(settings, tmp_path):
     fill(settings(), "00000_0", trace=True)
-    (tmp_path / "out/img/.00000_1.png.tmp").write_bytes(b"half")
+    for name in (".00000_1.png.12.tmp", ".00000_1.png.mine.tmp", ".mine.png.12.tmp"):
+        (tmp_path / "out/img" / name).write_bytes(b"half")
     (tmp_path / "out/img/00000_2.png").write_bytes((tmp_path / "out/img/00000_0.png").read_bytes())
     with (tmp_path / "out/trace.jsonl").open("ab") as file:
         file.write(b'{"id": "00000_2", "round": 0}\n{"id": "000')
     fill(settings())
     assert list(open_folder(settings())) == ["00000_0"]
     assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == ["00000_0"] * 2
-    assert not list((tmp_path / "out/img").glob(".*"))
+    hidden = {path.name for path in (tmp_path / "out/img").glob(".*")}
+    assert hidden == {".00000_1.png.mine.tmp", ".mine.png.12.tmp"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_copies_that_users_keep_stay(settings, tmp_path, overwrite):
+    """Only files of exactly our names are read, joined and removed."""
+    fill(settings(), "00000_0", trace=True)
+    copies = ("records.backup.jsonl", "records.1.old.jsonl", "trace.old.jsonl", ".lock.mine")
+    for name in copies:
+        (tmp_path / "out" / name).write_text('{"id": "00009_0"}\ndamaged\n')
+    mine = ("img/00000_0 (copy).png", "img/00000_0.backup.png", "img/1_0.png")
+    for name in mine:
+        shutil.copy(tmp_path / "out/img/00000_0.png", tmp_path / "out" / name)
+    fill(settings(overwrite=overwrite))
+    assert all((tmp_path / "out" / name).exists() for name in (*copies, *mine))
+    assert list(open_folder(settings())) == ([] if overwrite else ["00000_0"])
 
 
 def test_a_trace_is_read_line_by_line_and_written_only_if_an_image_is_dropped(settings, tmp_path):
@@ -181,15 +197,6 @@ def test_folders_of_others_are_left_alone(settings, tmp_path, overwrite):
     with pytest.raises(SettingsError, match="got img but no run.json"):
         open_folder(settings(overwrite=overwrite))
     assert os.listdir(tmp_path / "out") == ["img"]
-
-
-def test_prompts_that_older_runs_read_without_their_first_quotes_are_the_same(settings):
-    with RunFolder(settings()) as folder:
-        folder.begin({})
-        folder.save(PIXELS, record("00000_0", "G I G painted on a wall"))
-        folder.check_prompts([PromptItem('"G I G" painted on a wall', 0, 0, 0)])
-        with pytest.raises(SettingsError, match="which is now"):
-            folder.check_prompts([PromptItem('G I "G" painted on a wall', 0, 0, 0)])
 
 
 def test_numbers_that_are_none_are_not_written(settings):
@@ -308,9 +315,8 @@ def swap(run: Path) -> None:
     shutil.copy(run / "img/00000_0.png", run / SECOND)
 
 
-NO_PNG = {"empty": content(SECOND, b""), "text": content(SECOND, b"x" * 99)}
-NO_PNG["cut"] = cut(SECOND, 1)
-CHANGED = NO_PNG | {"flipped": flip_a_bit, "swapped": swap, "gone": gone(SECOND)}
+CHANGED = {"empty": content(SECOND, b""), "text": content(SECOND, b"x" * 99)}
+CHANGED |= {"cut": cut(SECOND, 1), "flipped": flip_a_bit, "swapped": swap, "gone": gone(SECOND)}
 
 
 @pytest.mark.parametrize("damage", CHANGED.values(), ids=CHANGED)
@@ -324,13 +330,3 @@ def test_a_picture_that_changed_is_made_again(whole, run, capsys, damage):
     assert ("00000_1.png, are made again" in said) is present
     assert content_of(run) == saved
     assert generate(whole, run).drawn == []
-
-
-@pytest.mark.parametrize("damage", NO_PNG.values(), ids=NO_PNG)
-def test_records_without_a_hash_are_kept_as_older_runs_wrote_them(whole, run, damage):
-    for number in (1, 2, 3):
-        line("records.jsonl", number, image_sha256=None)(run)
-    swap(run)
-    assert generate(whole, run).drawn == []
-    damage(run)
-    assert generate(whole, run).drawn == ["00000_1"]

@@ -1,14 +1,27 @@
 """Files after a failed write: the old content stays, and the error names the file."""
 
+import errno
+import fcntl
 import os
 import resource
 import signal
+import socket
+import subprocess
 
 import pytest
 import torch
 
 from configs.fields import SettingsError
-from support.durable import append_lines, encode_json, encode_lines, make_writable, replace_file
+from support import output
+from support.durable import (
+    append_lines,
+    encode_json,
+    encode_lines,
+    files_named,
+    lock,
+    make_writable,
+    replace_file,
+)
 from support.json_files import JsonLog, read_lines, read_object
 from support.training_state import save_state
 
@@ -54,11 +67,50 @@ def test_folders_of_flags_are_tried_before_work(tmp_path, name):
 
 
 def test_a_killed_process_leaves_no_half_checkpoint_for_long(tmp_path):
-    halves = [tmp_path / f".{name}.123.tmp" for name in ("state.pt", "other.pt")]
-    for half in halves:
-        half.write_bytes(b"half")
+    others = [".other.pt.123.tmp", ".state.pt.mine.tmp"]
+    for name in (".state.pt.123.tmp", *others):
+        (tmp_path / name).write_bytes(b"half")
     save_state(tmp_path / "state.pt", STATE)
-    assert sorted(os.listdir(tmp_path)) == [".other.pt.123.tmp", "state.pt"]
+    assert sorted(os.listdir(tmp_path)) == [*others, "state.pt"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_without_locks_a_file_names_the_holder(tmp_path, monkeypatch, capsys, code):
+    def flock(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    output.remark.cache_clear()
+    path, holder = tmp_path / ".lock", tmp_path / ".lock.holder"
+    with lock(path), pytest.raises(BlockingIOError):
+        lock(path)
+    assert not holder.exists()
+    assert capsys.readouterr().err.count("its file system has no locks") == 1
+    process = subprocess.Popen(["true"])
+    process.wait()
+    holder.write_text(f"{socket.gethostname()} {process.pid}")  # of a process that was killed
+    lock(path).close()
+    holder.write_text("other 1")
+    with pytest.raises(SettingsError, match="process 1 on other holds.* Delete it if that"):
+        lock(path)
+
+
+def test_an_error_of_a_lock_names_its_file(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError) as failure:
+        lock(tmp_path / ".lock")
+    assert failure.value.filename == str(tmp_path / ".lock")
+
+
+def test_only_files_of_exactly_our_names_are_ours(tmp_path):
+    for name in ("records.1.jsonl", "records.12.jsonl", "records.old.jsonl", "records.1.jsonl~"):
+        (tmp_path / name).write_text("")
+    found = files_named(tmp_path, r"records\.[0-9]+\.jsonl")
+    assert [path.name for path in found] == ["records.1.jsonl", "records.12.jsonl"]
+    assert files_named(tmp_path / "nowhere", ".*") == []
 
 
 def test_texts_in_no_encoding_are_written_as_json(tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,42 @@ def test_a_process_that_was_left_over_is_noticed(settings, tmp_path):
     make(settings("one"), 2)
     with lock(tmp_path / "one/.lock.1"), pytest.raises(SettingsError, match="another process"):
         RunFolder(settings("one")).__enter__()
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_folders_that_are_not_shared_are_noticed_before_the_model_is_loaded(
+    settings, tmp_path, before
+):
+    """Also where they look alike, and where one has images of an earlier run."""
+    if before:
+        make(replace(settings("b"), num_images=before), 1)
+
+    def work(processes: Processes) -> None:
+        folder = settings("ab"[processes.rank])
+        generate_images(folder, lambda _: pytest.fail("loaded"), processes)
+
+    faults = Together(2).run(work)
+    assert_refused(faults, "a folder that all processes share")
+
+
+def assert_refused(faults: list[BaseException | None], message: str) -> None:
+    """The thread that raises first may break the other one's wait."""
+    told = [str(fault) for fault in faults if isinstance(fault, SettingsError)]
+    assert told and all(message in text for text in told)
+    broken = [fault for fault in faults if not isinstance(fault, SettingsError)]
+    assert all(isinstance(fault, threading.BrokenBarrierError) for fault in broken)
+
+
+def test_processes_with_other_prompts_are_noticed(settings, tmp_path):
+    lists = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for path, text in zip(lists, ("a\nb\n", "a\nc\n"), strict=True):
+        path.write_text(text)
+
+    def work(processes: Processes) -> None:
+        run = replace(settings("out"), prompt=str(lists[processes.rank]))
+        generate_images(run, lambda _: pytest.fail("loaded"), processes)
+
+    assert_refused(Together(2).run(work), "the same prompts in all")
 
 
 def test_no_launcher_means_alone(monkeypatch):

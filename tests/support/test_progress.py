@@ -46,6 +46,22 @@ def test_a_log_has_a_line_at_once_and_others_while_nothing_happens(fast_log, cap
     assert capsys.readouterr().err == "", "a line after the end"
 
 
+def test_the_time_left_counts_tokens_of_unfinished_images(monkeypatch) -> None:
+    """And after a resume only those of this run."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    shown = DecodingProgress("generating", 10, done=6, shown=False)
+    shown.begin(16)
+    steps = FakeEngine().generate(Job(str(n), "p", n) for n in range(4))
+    clock[0] = 10.0
+    shown.show(next(steps))  # of two images, 4 tokens each and those of their prefill
+    assert "54 s left" in shown._state() and shown.done == 6
+    for _ in range(3):
+        clock[0] += 10
+        shown.show(next(steps))
+    assert shown.done == 8 and "left" in shown._state()
+
+
 def test_without_a_total_and_with_a_limit_of_time(fast_log, capsys) -> None:
     with Progress("encoding") as shown:
         shown.update(2, "0 skipped")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.codecs.codec import ADM, META, on_white
+from models.codecs.codec import ADM, META
 
 
 def picture(width: int, height: int) -> Image.Image:
@@ -32,14 +32,3 @@ def test_guided_diffusions_recipe():
     assert np.array_equal(ADM(picture(70, 100), (16, 16)), expected)
     wide = picture(70, 40).resize((56, 32), Image.Resampling.BICUBIC).crop((0, 0, 56, 32))
     assert np.array_equal(ADM(picture(70, 40), (56, 32)), wide)
-
-
-def test_transparency_is_white():
-    clear = Image.new("RGBA", (2, 1), (255, 0, 0, 0))
-    clear.putpixel((1, 0), (0, 0, 255, 255))
-    assert np.asarray(on_white(clear)).tolist() == [[[255, 255, 255], [0, 0, 255]]]
-    assert np.asarray(on_white(Image.new("L", (1, 1), 7))).tolist() == [[[7, 7, 7]]]
-    grey = Image.new("LA", (1, 1), (0, 51))
-    assert np.asarray(on_white(grey)).tolist() == [[[204, 204, 204]]]
-    half = Image.new("RGBA", (1, 1), (100, 7, 0, 128))  # 177.19, 130.51 and 127 on white
-    assert np.asarray(on_white(half)).tolist() == [[[177, 130, 127]]]

@@ -1,0 +1,30 @@
+"""Flags that take several names: by commas, in double quotes where a name holds a comma."""
+
+import re
+from collections.abc import Iterable
+
+# A name in quotes, in which a quote is doubled, or a bare one; then a comma or the end.
+_ENTRY = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(,|\Z)', re.DOTALL)
+
+
+def split_list(text: str) -> list[str]:
+    """Return the names in a list such as `one,"two, and more"`; blanks around bare names go."""
+    names: list[str] = []
+    end, more = 0, ","
+    while more:
+        match = _ENTRY.match(text, end)
+        quoted, bare, more = match.groups()
+        names.append(bare if quoted is None else quoted.replace('""', '"'))
+        end = match.end()
+    return names
+
+
+def join_list(names: Iterable[str]) -> str:
+    """Return the list that `split_list` splits into these names."""
+    return ",".join(map(in_list, names))
+
+
+def in_list(name: str) -> str:
+    """Return a name as a list writes it: in quotes if it needs them."""
+    bare = split_list(name) == [name] and not name.startswith('"')
+    return name if bare else '"' + name.replace('"', '""') + '"'
