@@ -33,6 +33,7 @@ from support.threads import prepare_threads
 
 
 def benchmark(settings: BenchmarkSettings) -> None:
+    """Run `benchmark`, or a sweep of it."""
     if settings.sweep is not None:
         from eval.bench.sweep import run_sweep
 
@@ -44,6 +45,7 @@ def benchmark(settings: BenchmarkSettings) -> None:
 
 
 def evaluate(settings: EvaluateSettings) -> None:
+    """Run `evaluate`."""
     from eval.report.run import read_runs
 
     # Folders that cannot be used are reported before the slow imports.
@@ -54,6 +56,7 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 
 def extract_tokens(settings: ExtractionSettings) -> None:
+    """Run `extract_tokens`."""
     if settings.data_dir is not None:
         captioned_images(Path(settings.data_dir))  # reports a bad folder before the slow imports
     from runs.extract import extract_tokens

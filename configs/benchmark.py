@@ -134,6 +134,7 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
 
 
 def entries_of(text: str) -> tuple[str, ...]:
+    """Split a list of methods at its commas."""
     return tuple(split_list(text))
 
 

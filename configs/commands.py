@@ -28,6 +28,8 @@ class RecipeFlags(Settings, group="Recipe"):
 
 @dataclass(frozen=True)
 class Command:
+    """A command: its help and the settings that its flags come from."""
+
     summary: str  # its line of help
     settings: tuple[type[Settings], ...]  # the classes that its flags are declared in
     without: tuple[str, ...] = ()  # flags of these that it does not have
@@ -85,6 +87,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def flags_of(command: str) -> dict[str, Field]:
+    """Return the settings of a command by flag."""
     flags: dict[str, Field] = {}
     for owner in COMMANDS[command].settings:
         flags = flags_in(owner) | flags

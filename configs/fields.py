@@ -57,6 +57,7 @@ def refuse(flag: str, value: object, expected: str, advice: str = "") -> NoRetur
 
 
 def missing(source: str, expected: str) -> SettingsError:
+    """Return the error of a value that is required and was not given."""
     return mismatch(source, "nothing", expected)
 
 

@@ -37,6 +37,7 @@ def asked_help(words: Sequence[str]) -> str:
 
 
 def program_help() -> str:
+    """Return the help of the program: its commands and two examples."""
     rows = [f"  python main.py {name:16} {command.summary}" for name, command in COMMANDS.items()]
     commands, prompt = "\n".join(rows), "a red circle on a plain blue background"
     return f"""\
@@ -118,6 +119,7 @@ def value_name(f: Field) -> str:
 
 
 def default_text(f: Field) -> str:
+    """Return a setting's default as the help shows it."""
     switch = kind(f) is bool and f.default is not None
     default = ("off", "on")[f.default] if switch else f.default
     default = {MISSING: "required", None: "off"}.get(default, default)

@@ -102,6 +102,8 @@ class LoadedSettings(ModelSettings):
 
 @dataclass(frozen=True)
 class DeviceSettings(Settings, group="Machine"):
+    """Where a command computes."""
+
     device: str = setting("auto (a GPU if there is one), cpu, cuda or cuda:N", "auto")
 
     def settle(self) -> None:

@@ -98,7 +98,7 @@ class Rule:
 
     def repeats(self, temperature: float) -> bool:
         """Return whether the images are those of plain decoding with the same seeds."""
-        return self.same_tokens or self.lossless and temperature == 0
+        return self.same_tokens or (self.lossless and temperature == 0)
 
 
 _VERIFIERS = "decoding.verifiers"
@@ -143,6 +143,7 @@ RULES: dict[str, Rule] = {
 
 
 def lossless_rules() -> list[str]:
+    """Return the rules whose images have the target's own distribution."""
     return [name for name, rule in RULES.items() if rule.lossless]
 
 

@@ -139,6 +139,8 @@ class PromptSettings(Settings, group="Prompts"):
 
 @dataclass(frozen=True)
 class OutputSettings(Settings, group="Output"):
+    """Where a run is written."""
+
     output_dir: str | None = setting(
         "folder for images and records", path=True, shown="outputs/<named after the settings>"
     )

@@ -94,6 +94,8 @@ def _whole(value: object) -> int:
 
 @dataclass(frozen=True)
 class Target:
+    """A target model: its files, flags and code."""
+
     # makes the models.targets.family.Family that opens its files
     family: Code
     folder: str  # where its weights lie by default, relative to the repository
@@ -295,6 +297,7 @@ TARGETS = {
 
 
 def targets_with(flag: str) -> tuple[str, ...]:
+    """Return the targets that have a flag."""
     return tuple(name for name, target in TARGETS.items() if flag in target.flags)
 
 

@@ -30,6 +30,8 @@ class InspectSettings(PlacementSettings, LoadedSettings, group="Report"):
 
 @dataclass(frozen=True)
 class DistanceSettings(CodecSettings, group="Table"):
+    """The table of nearest codes that relaxed rules read."""
+
     neighbours: int | None = setting(
         "nearest codes per code", low=1, high=2**16 - 1, shown="all others"
     )

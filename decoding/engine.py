@@ -69,7 +69,7 @@ Watcher = Callable[[Sequence[ImageState | None], RoundResult], None]
 class Engine:
     """Decodes images in batches of at most `images`; a finished one makes room for the next job."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the parts of a loop)
         self,
         target: TargetModel,
         distribution: SamplingDistribution,

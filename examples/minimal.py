@@ -102,7 +102,7 @@ class Transformer:
 class Cache:
     """Keys and values of the tokens that a sequence has passed through the transformer."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.layers: list[tuple[Tensor, Tensor]] = []  # keys and values (tokens, HEADS, HEAD_DIM)
 
     def __len__(self) -> int:
@@ -272,6 +272,7 @@ def pixels(tokens: list[int]) -> Tensor:
 
 
 def write_png(path: str, image: Tensor) -> None:  # uint8 (height, width, 3)
+    """Write an image, uint8 (height, width, 3), as a PNG file."""
     rows = b"".join(b"\0" + bytes(row.flatten().tolist()) for row in image)
     size = struct.pack(">IIBBBBB", image.shape[1], image.shape[0], 8, 2, 0, 0, 0)
     content = b"\x89PNG\r\n\x1a\n"
@@ -283,6 +284,7 @@ def write_png(path: str, image: Tensor) -> None:  # uint8 (height, width, 3)
 
 @torch.inference_mode()
 def main() -> None:
+    """Generate an image three ways and compare their tokens."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("prompt")
     parser.add_argument("--seed", type=int, default=0)

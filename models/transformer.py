@@ -67,6 +67,8 @@ def norm_of(spec: TransformerSpec) -> nn.Module:
 
 
 class Attention(nn.Module):
+    """Self-attention of a layer; the cache holds keys and values."""
+
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
         self.layer, self.head_dim = layer, spec.head_dim
@@ -158,6 +160,8 @@ BY_TORCH = Steps()
 
 
 class Block(nn.Module):
+    """A layer of the transformer: attention, then the MLP."""
+
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
         self.attention, self.mlp, self.swin = Attention(spec, layer), MLP(spec), spec.swin_norm

@@ -22,6 +22,8 @@ GATHER = 0.05  # seconds that the first request waits, so that those sent with i
 # eq=False: compared by identity, because two equal requests are two orders.
 @dataclass(frozen=True, eq=False)
 class Order:
+    """Images that a request asks for, and the future that they are put in."""
+
     settings: EngineSettings
     jobs: Sequence[Job]
     images: Future[list[Drawn]] = field(default_factory=Future)  # cancelled: nobody waits any more

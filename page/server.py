@@ -26,6 +26,7 @@ NO_PROXY = ("no_proxy", "NO_PROXY")  # libraries read either
 
 
 def serve(settings: PageSettings) -> None:
+    """Load the model and serve the page until Ctrl-C."""
     make_writable("output_dir", Path(settings.output_dir).absolute())
     engine = settings.engine
     announce(f"loading the model ({engine.model}) from {engine.model_path}")

@@ -113,7 +113,7 @@ def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
         root = Path(name)
         real, unlinked = root.resolve(), real_top / root.relative_to(top)
         # what is in `top` without links is read there, so that its images keep their names
-        if real in seen or real != unlinked and real.is_relative_to(real_top):
+        if real in seen or (real != unlinked and real.is_relative_to(real_top)):
             folders.clear()
             continue
         seen.add(real)

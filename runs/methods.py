@@ -30,6 +30,7 @@ def build_verifier(method: MethodSettings, nearest: Tensor | None = None) -> Ver
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
+    """Return the distribution that the settings describe."""
     return SamplingDistribution(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
 
 
@@ -40,7 +41,7 @@ def _check_tree(method: MethodSettings, codes: int) -> None:
         refuse("tree", method.tree, f"a tree of at most {codes} children a node, not {most}")
 
 
-def build_engine(
+def build_engine(  # noqa: PLR0913 (the parts of a loop)
     target: TargetModel,
     drafter: EagleHead | None,  # None for methods without weights
     distribution: SamplingDistribution,

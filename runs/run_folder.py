@@ -319,6 +319,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def image_path(folder: Path, name: str) -> Path:
+    """Return where a run folder has an image."""
     return folder / "img" / f"{name}.png"
 
 

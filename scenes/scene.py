@@ -28,12 +28,16 @@ _MARGIN = 4  # pixels between an object and the border
 
 @dataclass(frozen=True)
 class Background:
+    """The background of a scene."""
+
     kind: str
     colour: str
 
 
 @dataclass(frozen=True)
 class SceneObject:
+    """An object of a scene."""
+
     shape: str
     colour: str
     size: str
@@ -99,6 +103,7 @@ def sample_scene(split: str, index: int) -> Scene:
 
 
 def pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
+    """Choose one of some names."""
     return names[rng.integers(len(names))]
 
 

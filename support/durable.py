@@ -206,6 +206,7 @@ def encode_json(content: object, indent: int = 1) -> bytes:
 
 
 def append_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Append JSON lines to a file."""
     append_bytes(path, encode_lines(lines))
 
 

@@ -9,6 +9,7 @@ EXTRAS = {
 
 
 def install(extra: str) -> str:
+    """Return the command that installs an extra."""
     return f"pip install -e '.[{extra}]' in the checkout"
 
 

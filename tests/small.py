@@ -49,7 +49,7 @@ SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(6))
 LUMINA = Sizes(halvings=4, words=SIZE_WORDS, positions=260)
 
 
-def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Path:  # noqa: B008
+def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Path:
     """Write target, drafter, tokenizer and VQGAN; returns the folder."""
     write_networks(folder, write_parts(folder, sizes), sizes, seed)
     return folder
@@ -211,7 +211,7 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in state.items()}
 
 
-def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Module:  # noqa: B008
+def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Module:
     """Fill a network with random weights; activations keep their scale."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in module.named_parameters():

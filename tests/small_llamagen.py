@@ -39,7 +39,7 @@ class LlamaGenSizes:
     width: int = 16
 
 
-def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path:  # noqa: B008
+def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path:
     """Write all files below `root` in LANTERN's layout; returns the target's folder."""
     folder = root / "LlamaGen-T2I"
     (folder / "drafter").mkdir(parents=True)

@@ -42,7 +42,7 @@ def target_distribution(
 class Gathered:
     """Collects by level where a drafter's candidates hold the target's choice."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         # (level, proposal or "", figure) -> its values (n,) of some positions each
         self.values: defaultdict[tuple[int, str, str], list[Tensor]] = defaultdict(list)
 

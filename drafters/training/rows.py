@@ -45,7 +45,7 @@ class Joined:
 
     guidance = 1  # all rows go through a pass together, also where --cfg_mode is sequential
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
         self.keeps = True  # whether what is written next is kept for later passes
 

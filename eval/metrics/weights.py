@@ -75,4 +75,5 @@ def fitting(flag: str, file: Path, fault: str) -> Iterator[None]:
 
 
 def weights_label(file: Path) -> str:
+    """Return the name of a weights file with a hash of its content."""
     return f"{file.name} [{checkpoint_id(file)}]"

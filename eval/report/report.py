@@ -128,6 +128,7 @@ def _pictures(
 
 
 def summary(row: SpeedRow) -> Summary:
+    """Return what the report's first table says of a run."""
     seconds = f"{row.seconds:.3g} s per image"
     if row.baseline == row.run:
         return Summary(row.run, f"{seconds}: the baseline", "the baseline", "")

@@ -193,6 +193,8 @@ def _manifest(folder: Path, flag: str) -> Line:
 
 
 class ImageFile(NamedTuple):
+    """A file of an image, and what is known of its content."""
+
     path: Path
     prompt: str = ""
     sha256: str | None = None  # of the content it was saved with, where that is known

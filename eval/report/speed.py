@@ -59,6 +59,7 @@ class Baseline:
 
 
 def compared(run: Run, other: Run) -> Baseline:
+    """Return a run's baseline: the images that both have, and why a comparison may mislead."""
     identities = run.manifest["identity"], other.manifest["identity"]
     doubts = _differences(_MACHINE, *identities)
     doubts += _differences(TIMED, run.settings, other.settings)
@@ -151,6 +152,7 @@ class SpeedRow:
 
 
 def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
+    """Compute a run's row of the table of speeds."""
     records = list(run.records.values())
     cell = (run.settings[name] for name in ("model", "prompt", "temperature", "method"))
     rule = "exact" if run.lossless else run.settings["verifier"]

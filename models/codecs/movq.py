@@ -31,6 +31,8 @@ _BUILT = {
 
 
 class MoVQ(ImageTokenizer):
+    """Emu3's image tokenizer, which takes an image as a video of one frame."""
+
     def _encode(self, pixels: Tensor) -> Tensor:
         video = self.model.encoder(pixels[:, None])  # of (n, 1, 3, h, w): one frame
         hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
@@ -67,6 +69,8 @@ def movq_sizes(given: object) -> VqganConfig:
 
 @dataclass(frozen=True)
 class MovqFiles(VqganFiles):
+    """Files of Emu3's image tokenizer."""
+
     entries: dict = field(default_factory=dict)  # of transformers' configuration
 
     def build(self, shapes: dict[str, tuple[int, ...]]) -> Network:

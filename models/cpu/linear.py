@@ -1,6 +1,7 @@
 """Linear layers that compiled kernels can multiply, on CPUs, and the copies that these read."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -62,12 +63,12 @@ class Linear(nn.Linear):
 
     packed: Panels | None = None
 
-    def _apply(self, *arguments, **flags) -> "Linear":
+    def _apply(self, *arguments: Any, **flags: Any) -> "Linear":
         """Drop the copy when the module moves or changes its type."""
         self.packed = None
         return super()._apply(*arguments, **flags)
 
-    def _load_from_state_dict(self, *arguments) -> None:
+    def _load_from_state_dict(self, *arguments: Any) -> None:
         """Drop the copy when the module gets other weights."""
         self.packed = None
         super()._load_from_state_dict(*arguments)
@@ -120,6 +121,7 @@ def forget_packed(module: nn.Module) -> None:
 
 
 def linears_of(module: nn.Module) -> Iterator[Linear]:
+    """Yield the linear layers of a network."""
     return (layer for layer in module.modules() if isinstance(layer, Linear))
 
 

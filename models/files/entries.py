@@ -8,6 +8,7 @@ from configs.fields import mismatch
 
 
 def refuse_entry(name: str, value: object, expected: str, file: str = "config.json") -> NoReturn:
+    """Raise the error of an entry of a model's file."""
     raise mismatch(f"{file}: {name}", repr(value), expected)
 
 
@@ -38,6 +39,7 @@ def require_values(
 
 
 def require_size(name: str, value: object, file: str = "config.json") -> int:
+    """Return an entry that must be a whole number from 1; a SettingsError otherwise."""
     if not is_size(value):
         refuse_entry(name, value, "whole numbers from 1", file)
     return value

@@ -149,7 +149,7 @@ def _difference(
     # a scalar has no rows to take a slice of
     read = (len(range(*slot.source.indices(shape[0]))), *shape[1:]) if shape else shape
     norm = ".q_norm." in key or ".k_norm." in key
-    if _flat(read) == _flat(expected) or norm and _shared(read, expected):
+    if _flat(read) == _flat(expected) or (norm and _shared(read, expected)):
         return None
     return f"{key} has shape {read}, expected {expected}"
 

@@ -73,6 +73,7 @@ def _name(dtype: object) -> str:
 
 @contextmanager
 def open_safetensors(path: Path, framework: str = "pt") -> Iterator[safe_open]:
+    """Open a safetensors file; a ValueError if it is damaged or unreadable."""
     try:
         with safe_open(path, framework=framework) as file:
             yield file
@@ -141,6 +142,7 @@ def placed_keys(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> dict[str, 
 
 
 def folder_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a folder's weights, by key."""
     return shapes_in(weight_files(folder))
 
 

@@ -85,7 +85,7 @@ class _Text(HTMLParser):
     `a sign for h&m` becomes `a sign for hm`.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(convert_charrefs=False)
         self.parts: list[str] = []
 

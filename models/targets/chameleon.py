@@ -97,6 +97,8 @@ class WithVqgan(Family):
 
 
 class Chameleon(WithVqgan):
+    """Chameleon and Anole."""
+
     name = "chameleon"
     prompts = ChameleonPrompts
     fit = META
@@ -115,6 +117,7 @@ class Chameleon(WithVqgan):
 
 
 def tokenizer_folder(options: TargetOptions) -> Path | None:
+    """Return the folder of --tokenizer_path; None without that flag."""
     path = options.tokenizer_path
     return None if path is None else checkpoint_folder(path, "--tokenizer_path", options.download)
 
@@ -147,6 +150,8 @@ class LuminaPrompts(ChameleonPrompts):
 
 
 class LuminaMgpt(Chameleon):
+    """Lumina-mGPT, whose images have row ends and any size."""
+
     name = "lumina_mgpt"
     prompts = LuminaPrompts
     fit = ADM
@@ -193,6 +198,8 @@ class LuminaMgpt2Prompts(LuminaPrompts):
 
 
 class LuminaMgpt2(Family):
+    """Lumina-mGPT 2.0, with MoVQGAN's codes."""
+
     name = "lumina_mgpt2"
     prompts = LuminaMgpt2Prompts
     image_part, image_flag = "image codec", "vq_path"

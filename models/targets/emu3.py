@@ -115,6 +115,8 @@ def _read_names(path: Path) -> list[str]:
 
 
 class Emu3Prompts(Prompts):
+    """Prompts of Emu3, which name the image's size in tokens."""
+
     pad, row_end = PAD, ROW_END
     sizes = TARGETS["emu3"].sizes
 
@@ -136,6 +138,8 @@ class Emu3Prompts(Prompts):
 
 
 class Emu3(Family):
+    """Emu3-Gen, with its authors' names of weights or transformers'."""
+
     name = "emu3"
     prompts = Emu3Prompts
     vocabulary, frame = Emu3Vocab, FRAME
@@ -169,6 +173,8 @@ class Emu3(Family):
 
 
 class Emu35Prompts(Emu3Prompts):
+    """Prompts of Emu3.5, which are a user's request."""
+
     sizes = TARGETS["emu3_5"].sizes
 
     def ids(self, text: str) -> list[int]:
@@ -183,6 +189,8 @@ class Emu35Prompts(Emu3Prompts):
 
 
 class Emu35(Emu3):
+    """Emu3.5-Image, a Qwen3 with codes of its own tokenizer."""
+
     name = "emu3_5"
     prompts = Emu35Prompts
     decoder, ignored, renames = Family.decoder, (), ()

@@ -149,6 +149,8 @@ class GlmPrompts(Prompts):
 
 
 class GlmImage(Family):
+    """GLM-Image's autoregressive part, whose tokens a diffusion model paints."""
+
     name = "glm_image"
     prompts = GlmPrompts
     fit = Fit(Image.Resampling.BICUBIC, halves=False)

@@ -52,6 +52,8 @@ class NoWords(Words):
 
 
 class ImageGptPrompts(Prompts):
+    """Prompts of Image GPT: the start token alone."""
+
     pad = _START
 
     def first_code(self) -> int:
@@ -65,6 +67,8 @@ class ImageGptPrompts(Prompts):
 
 
 class ImageGpt(Family):
+    """Image GPT, whose codes are colours of a palette."""
+
     name = "image_gpt"
     prompts = ImageGptPrompts
     image_part = "palette"

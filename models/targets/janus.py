@@ -71,6 +71,7 @@ class JanusConfig:
 
 
 def janus_config(config: Mapping[str, object]) -> JanusConfig:
+    """Read a config.json of transformers' or of the authors' layout."""
     kind = require_model(config, "janus_pro")
     return (_transformers if kind == "janus" else _authors)(config)
 
@@ -126,6 +127,8 @@ def _side(prefix: str, vision: Mapping[str, object]) -> int:
 
 
 class JanusPrompts(Prompts):
+    """Prompts of Janus-Pro: a user's turn, then the begin of the image."""
+
     pad = PAD
 
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
@@ -148,6 +151,7 @@ class JanusPrompts(Prompts):
 
 
 def two_layers(width: int, inner: int, out: int) -> nn.Sequential:
+    """Return two linear layers with a GELU between them."""
     return nn.Sequential(Linear(width, inner), nn.GELU(), Linear(inner, out))
 
 
@@ -184,6 +188,8 @@ def janus_keys(spec: TransformerSpec, text: int) -> KeyMap:
 
 
 class JanusPro(Family):
+    """Janus-Pro, in transformers' or its authors' layout."""
+
     name = "janus_pro"
     prompts = JanusPrompts
     image_part = "image codec"

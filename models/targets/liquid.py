@@ -50,6 +50,8 @@ _BUILT = {
 
 
 class LiquidPrompts(Prompts):
+    """Prompts of Liquid: a request in words, then the begin of the image."""
+
     pad = PAD
 
     def first_code(self) -> int:
@@ -64,6 +66,8 @@ class LiquidPrompts(Prompts):
 
 
 class Liquid(WithVqgan):
+    """Liquid, a Gemma with the codes of Chameleon's VQGAN."""
+
     name = "liquid"
     prompts = LiquidPrompts
     frame = (BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL)

@@ -133,6 +133,7 @@ def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerS
 
 
 def llamagen_keys(spec: TransformerSpec) -> KeyMap:
+    """Return the names of LlamaGen's weights in its authors' files."""
     public = "model.cls_embedding."
     caption = {f"{public}uncond_embedding": Slot("caption.empty")}
     for name in ("fc1", "fc2"):

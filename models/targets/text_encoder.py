@@ -77,6 +77,7 @@ def encoder_network(folder: Path) -> Network:
 
 
 def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    """Load a T5 tokenizer; a ValueError names what the folder lacks."""
     from transformers import AutoTokenizer
 
     if not any((folder / name).is_file() for name in T5_TOKENIZERS):

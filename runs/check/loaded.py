@@ -23,6 +23,7 @@ from decoding.images import Job
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
 from drafters.training.rows import join_prompts, target_rows
+from models.codecs.codec import Codec
 from models.registry import family_of, load_codec
 from models.target import TargetModel
 from runs.check.report import Finding, judged, size, skipped
@@ -132,14 +133,14 @@ class Checkpoint:
         """The same by every other method that the checkpoint has parts for."""
         measured = {}
         for name, entry in METHODS.items():
-            if not entry.speculative or entry.drafted and self.session.drafter is None:
+            if not entry.speculative or (entry.drafted and self.session.drafter is None):
                 continue
             engine = self.first_rows.open_engine(MethodSettings(name))
             measured[name] = measure(engine, self.jobs)
         return measured
 
     @cached_property
-    def _codec(self):
+    def _codec(self) -> Codec:
         options = target_options(self.settings, DTYPES[self.settings.dtype], self.target.device)
         return load_codec(self.settings.model, self.settings.model_path, options)
 

@@ -10,6 +10,8 @@ OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
 
 @dataclass(frozen=True)
 class Finding:
+    """What `inspect` found of one part of a checkpoint."""
+
     part: str  # of the checkpoint; of a loaded one the name of a check
     item: str  # file or property of the part; empty for a check
     state: str  # OK; NOTE: not every method needs it; SKIPPED: not checked; FAULT
@@ -27,6 +29,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
+    """All that `inspect` found."""
+
     findings: tuple[Finding, ...]  # about its files
     memory: dict[str, int] = field(default_factory=dict)  # bytes by name, without activations
     checks: tuple[Finding, ...] = ()  # of the loaded model, if it was run
@@ -48,6 +52,7 @@ def skipped(text: str) -> Finding:
 
 
 def as_table(report: Report, settings: InspectSettings) -> str:
+    """Return the report as a terminal shows it."""
     rows = [*_rows(report.findings)]
     rows += _memory_rows(report.memory, settings) if report.memory else ()  # none of no files
     rows += ["", *_rows(report.checks)] if report.checks else ()

@@ -50,6 +50,7 @@ class Split:
 
 
 def read_captions(folder: Path, split: str) -> list[dict[str, Any]]:
+    """Read the caption records of a split."""
     with (folder / f"captions_{split}.jsonl").open(encoding="utf-8") as file:
         return [json.loads(text) for text in file]
 

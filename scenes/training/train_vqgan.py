@@ -68,6 +68,8 @@ def prepared(network: nn.Module) -> nn.Module:
 
 
 class CodecRun(TrainingRun):
+    """Training of a part of the image tokenizer, on images of scenes."""
+
     def __init__(self, module: nn.Module, work_dir: Path, batch_size: int):
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         adamw = torch.optim.AdamW(weights, lr=0.0, betas=(0.9, 0.99), weight_decay=1e-4, fused=True)
@@ -104,6 +106,8 @@ class CodecRun(TrainingRun):
 
 
 class VqganRun(CodecRun):
+    """Training of encoder, decoder and codebook together."""
+
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         torch.manual_seed(0)
         network = prepared(Vqgan(TINY))

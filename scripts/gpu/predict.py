@@ -133,7 +133,7 @@ class Row:
         return self.tau and self.tau * rounds
 
 
-def predict(
+def predict(  # noqa: PLR0913 (flags)
     *,
     model: str = "anole",
     model_path: str | None = None,

@@ -158,6 +158,7 @@ def on_cpu(run: RunSettings, method: MethodSettings) -> Measurement:
 
 
 def decode(session: Session, method: MethodSettings) -> Measurement:
+    """Generate the session's images by a method, and measure it."""
     jobs = image_jobs(prompt_items(session.settings), SEED)
     return measure(session.open_engine(method), jobs)
 

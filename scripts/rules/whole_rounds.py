@@ -58,6 +58,7 @@ class Doubled(StaticTree):
 
 
 def static(description: str, policy: type[StaticTree] = StaticTree) -> StaticTree:
+    """Return a static tree from its description."""
     return policy(rank_paths(description))
 
 
@@ -100,7 +101,7 @@ def cells() -> Iterator[Cell]:
                 static_shape = isinstance(policy, StaticTree)
                 fits = rule.fits("static" if static_shape else "eagle2", proposal)
                 # siblings that are drawn differ
-                if not fits or tree == "doubled" and reads:
+                if not fits or (tree == "doubled" and reads):
                     continue
                 for q in QS if reads else ("near", "cut"):
                     yield Cell(name, proposal, tree, q, verifier)
@@ -157,6 +158,7 @@ def decode(cell: Cell, seeds: range) -> tuple[Tensor, Tensor, float]:
 
 
 def subset(noise: PositionalNoise, images: Tensor) -> PositionalNoise:
+    """Return the noise of some of the images."""
     some = PositionalNoise(noise.shape, 0)
     some.table, some.seeds = noise.table[images], [noise.seeds[i] for i in images.tolist()]
     return some
@@ -191,6 +193,7 @@ def fast() -> Iterator[None]:
 
 
 def outcome(cell: Cell, images: int) -> Outcome:
+    """Decode images of a cell and test their distribution."""
     with fast(), cell.broken():
         firsts = range(0, images, CHUNK)
         chunks = [decode(cell, range(first, min(first + CHUNK, images))) for first in firsts]
@@ -284,6 +287,7 @@ def residual_is_target() -> AbstractContextManager:
 
 
 def control(name: str, verifier: Verifier, where: str, broken: Callable = nullcontext) -> Cell:
+    """Return a cell with a planted fault."""
     return Cell(f"{name}: {verifier.name}", *where.split(", "), verifier, broken)
 
 
@@ -309,10 +313,12 @@ CONTROLS = (
 
 
 def names(cell: Cell) -> dict[str, str]:
+    """Return what identifies a cell in the stored table."""
     return {"rule": cell.rule, "proposal": cell.proposal, "tree": cell.tree, "q": cell.q}
 
 
 def tried(number: int) -> Outcome:
+    """Compute the outcome of cell `number`, in a process of its own."""
     torch.set_num_threads(1)
     return outcome(EVERY[number], IMAGES)
 

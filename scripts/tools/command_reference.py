@@ -44,6 +44,7 @@ def command_reference(*, output: str = str(ROOT / "docs/commands.md")) -> None:
 
 
 def page() -> str:
+    """Return the page docs/commands.md."""
     shared = _shared_flags()
     sections = [
         "# Commands",

@@ -1,6 +1,7 @@
 """The pipeline on a small checkpoint: the command line's tokens, batches, threads, errors."""
 
 import copy
+import itertools
 import pickle
 import re
 import shutil
@@ -104,7 +105,7 @@ def test_a_stream_is_the_call_round_by_round(pipe):
         for node, parent in enumerate(draft.parents[1:], 1):
             assert parent < node and draft.depths[node] == draft.depths[parent] + 1
         path = [0, *draft.accepted]
-        assert all(draft.parents[b] == a for a, b in zip(path, path[1:], strict=False))
+        assert all(draft.parents[b] == a for a, b in itertools.pairwise(path))
     assert max(len(step.draft.parents) for step in steps) > 3
     seconds = [step.seconds for step in steps]
     assert seconds == sorted(seconds) and seconds[0] > 0

@@ -64,7 +64,9 @@ def test_entries_name_code_that_agrees_with_them() -> None:
     for name, code in PROPOSALS.items():
         assert loaded(code).name == name
     for method in METHODS.values():
-        assert not method.speculative or callable(loaded(method.policy)) and loaded(method.drafter)
+        assert not method.speculative or (
+            callable(loaded(method.policy)) and loaded(method.drafter)
+        )
     for name, rule in RULES.items():
         verifier = loaded(rule.code)
         assert (verifier.name, verifier.lossless) == (name, rule.lossless)

@@ -16,8 +16,10 @@ CELLS = [
     cell
     for cell in cells()
     if ALL
-    or cell.q == ("blind" if cell.verifier.reads_distributions else "near")
-    and cell.tree not in ("siblings", "cousins")
+    or (
+        cell.q == ("blind" if cell.verifier.reads_distributions else "near")
+        and cell.tree not in ("siblings", "cousins")
+    )
 ]
 
 
