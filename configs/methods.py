@@ -156,7 +156,7 @@ METHODS: dict[str, Method] = {
         {"proposal": "coupled", "window": 16, "guess": "above"},
     ),
     "recall": Method(
-        "trees of earlier predictions, weighed by similar tokens",
+        "trees of earlier predictions, weighted by similar tokens",
         _RECALLED,
         "drafters.recall:recall_drafter",
         {"proposal": "coupled", "depth": 18, "width": 5, "nodes": 58, "recall_numbers": None}
@@ -173,7 +173,7 @@ METHODS: dict[str, Method] = {
     "eagle_recall": Method(
         "an EAGLE drafter mixed with earlier predictions",
         _RECALLED,
-        "drafters.mixed:eagle_recall_drafter",
+        "drafters.eagle_recall:eagle_recall_drafter",
         {"proposal": "coupled", "depth": 18, "width": 4, "nodes": 58, "head_depth": None}
         | {"recall_numbers": None, "guess": "above"},
         drafted=True,

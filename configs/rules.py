@@ -16,7 +16,7 @@ from configs.fields import Settings, SettingsError, refuse, setting, settings_fi
 PROPOSALS = {
     "topk": "decoding.proposals:TopK",
     "coupled": "decoding.proposals:Coupled",
-    "sampled": "decoding.proposals:Sampled",
+    "sampled": "decoding.proposals:WithoutReplacement",
 }
 Code = str | Callable[..., Any]  # "module:name", imported when it is used, or the object itself
 

@@ -15,25 +15,30 @@ import torch
 from torch import Tensor
 
 from decoding.cache import CacheView
-from decoding.device import Stopwatch, current, on_device, to_host
-from decoding.graphs import CudaGraphs
-from decoding.images import FinishedImage, Images, ImageState, Job, RoundStats, Speculation
-from decoding.positional_noise import NodeNoise
+from decoding.device import current, on_device, to_host
+from decoding.graphs import CudaGraphs, Launch
+from decoding.images import (
+    FinishedImage,
+    Images,
+    ImageState,
+    Job,
+    RoundStats,
+    Sources,
+    Speculation,
+)
+from decoding.noise_table import NodeNoise
 from decoding.round import (
     AcceptedTokens,
-    ImageRound,
-    Launch,
     Round,
     RoundInputs,
     RoundResult,
     RoundShape,
-    Sources,
     VerifyTokens,
-    hidden_at,
 )
 from decoding.row_ends import insert_row_ends, keep_row_ends
 from decoding.sampling import SamplingDistribution
-from decoding.tree import DraftTree, GrowingTree
+from decoding.stopwatch import Stopwatch
+from decoding.tree import DraftTree, GrowingTree, hidden_at
 from decoding.verifiers.base import Verdict, Verifier
 from models.target import TargetModel
 from support.compiler import compiling, program
@@ -50,7 +55,7 @@ class StepStats:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredTree:
     """A tree after the target's forward pass."""
 
     round: Round
@@ -67,14 +72,14 @@ Watcher = Callable[[Sequence[ImageState | None], RoundResult], None]
 
 
 class Engine:
-    """Decodes images in batches of at most `images`; a finished one makes room for the next job."""
+    """Decodes images in batches; a finished one makes room for the next job."""
 
     def __init__(  # noqa: PLR0913 (the parts of a loop)
         self,
         target: TargetModel,
         distribution: SamplingDistribution,
         verifier: Verifier,
-        images: int,
+        batch: int,
         speculation: Speculation | None = None,
         sources: Sources = UNNAMED,
         replay: bool = False,
@@ -83,17 +88,17 @@ class Engine:
         """Compose a loop.
 
         Args:
-            target: its tokens are made.
-            distribution: what they are sampled from.
-            verifier: decides them.
-            images: most images in flight.
+            target: the model to decode.
+            distribution: turns its logits into probabilities.
+            verifier: decides which draft tokens are kept.
+            batch: most images in flight.
             speculation: how to draft; None for plain decoding.
             sources: names for errors.
             replay: whether rounds are captured as CUDA graphs and replayed.
-            compiles: whether the small steps of rounds run as torch's compiler makes them.
+            compiles: whether torch's compiler makes the small steps of rounds.
         """
         self.target, self.distribution, self.verifier = target, distribution, verifier
-        self.max_images, self.speculation, self.sources = images, speculation, sources
+        self.batch, self.speculation, self.sources = batch, speculation, sources
         self.reads = () if speculation is None else speculation.drafter.reads
         self.watch = Stopwatch(target.device)
         self.runner = CudaGraphs(self.watch.pause) if replay else Launch()
@@ -103,7 +108,7 @@ class Engine:
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
-        """Decode all jobs and yield after every round; draws jobs as rows become free.
+        """Decode all jobs and yield after every round; takes the next job when a row is free.
 
         Raises:
             FloatingPointError: a model's distribution contains NaN.
@@ -111,7 +116,7 @@ class Engine:
         """
         queue = iter(jobs)
         # before the first round, since the longest of their prompts sets the size of the cache
-        if not (first := list(islice(queue, self.max_images))):
+        if not (first := list(islice(queue, self.batch))):
             return
         queue = chain(first, queue)
         with current(self.target.device):
@@ -126,12 +131,12 @@ class Engine:
 
     @torch.inference_mode()
     def _open(self, first: list[Job]) -> None:
-        """Allocate what as many images as there are first jobs take; restart the clock."""
+        """Allocate memory for a batch of len(first) images and restart the clock."""
         self.watch.restart()
         # captured rounds read and write the memory that they were captured with
         if self.images is not None and self.images.reopen(len(first)):
             return
-        # before the others take theirs, and for good if there is no room for that
+        # freed before the new memory is allocated, and for good if that fails
         self.images, self.memory = None, ()
         self.runner.forget()
         parts = self.target, self.distribution, self.speculation, self.sources
@@ -154,11 +159,7 @@ class Engine:
         rows = to_host(summary)  # the one wait for the device
         laps = self.watch.settle()
         states = list(self.images.states)
-        rounds = tuple(
-            state.observe(ImageRound.read(row, result.tree.height, self.sources))
-            for state, row in zip(states, rows, strict=True)
-            if state
-        )
+        rounds = self.images.observe(rows, result.tree.height)
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
         self.watch.calls["round"] += 1
@@ -172,17 +173,17 @@ class Engine:
     def _run(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
         """Return a round's result and its summary (images, n), both on the device."""
         if self.verifier.on_device:
-            return self.runner(shape, partial(self._whole_round, shape), table)
-        scored = self.runner(shape, partial(self._draft_and_score, shape), table)
-        verdict = self.verifier(scored.tree, scored.log_p, scored.noise)
-        # a graph of this part reads the outputs of the first, which is always captured before it
-        return self.runner(shape, partial(self._commit_packed, scored), verdict.packed())
+            return self.runner("round", shape, partial(self._whole_round, shape), table)
+        scored = self.runner("score", shape, partial(self._draft_and_score, shape), table)
+        verdict = self.verifier(scored.tree, scored.log_p, scored.noise).packed()
+        # a graph of this program reads the outputs of the first, which is always captured before it
+        return self.runner("commit", shape, partial(self._commit_packed, scored), verdict)
 
     def _whole_round(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
         scored = self._draft_and_score(shape, table)
         return self._commit(scored, self.verifier(scored.tree, scored.log_p, scored.noise))
 
-    def _draft_and_score(self, shape: RoundShape, table: Tensor) -> Scored:
+    def _draft_and_score(self, shape: RoundShape, table: Tensor) -> ScoredTree:
         """Grow a tree per image, and score it in one forward pass of the target."""
         samples = self.speculation is not None and self.speculation.proposal.samples
         keep_q = samples and self.verifier.reads_distributions
@@ -199,9 +200,10 @@ class Engine:
         if s is None or not round.shape.reach:  # an image's last token needs no draft
             dtype = self.images.noise.table.dtype
             return GrowingTree.root(round.inputs.code, dtype).complete()
+        s.drafter.begin(round, s.proposal)
         return s.policy.grow(round, s.drafter, s.proposal)
 
-    def _score(self, tree: DraftTree, round: Round) -> Scored:
+    def _score(self, tree: DraftTree, round: Round) -> ScoredTree:
         """Score root and nodes in one forward pass of the target."""
         tokens = VerifyTokens(tree.tokens, tree.depths, tree.visible)
         if round.shape.row_ends:
@@ -214,12 +216,12 @@ class Engine:
             hidden = rows.unflatten(0, (-1, cache.guidance))
             after = hidden if tokens.exits is None else hidden_at(hidden, tokens.exits)
             log_p = self.distribution(self.target.score(after.flatten(0, 1)))
-        return Scored(round, tree, tokens, hidden, after, log_p, round.node_noise(tree))
+        return ScoredTree(round, tree, tokens, hidden, after, log_p, round.node_noise(tree))
 
-    def _commit_packed(self, scored: Scored, verdict: Tensor) -> tuple[RoundResult, Tensor]:
+    def _commit_packed(self, scored: ScoredTree, verdict: Tensor) -> tuple[RoundResult, Tensor]:
         return self._commit(scored, Verdict.unpack(verdict))
 
-    def _commit(self, scored: Scored, verdict: Verdict) -> tuple[RoundResult, Tensor]:
+    def _commit(self, scored: ScoredTree, verdict: Verdict) -> tuple[RoundResult, Tensor]:
         """Keep the accepted paths, and let the drafter learn."""
         tree, round, exits = scored.tree, scored.round, scored.tokens.exits
         # no path is longer than the tree is high, so the rest of a verdict is padding

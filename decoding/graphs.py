@@ -1,9 +1,8 @@
-"""Rounds captured once as CUDA graphs, and replayed.
+"""Runs the programs of a round: calls them, or replays them as CUDA graphs.
 
-Launching a round's hundreds of kernels takes the host longer than a GPU needs to run them. Between
-the numbers that it reads and the statistics that it writes, a round is a function of tensors that
-changes its state in place, so on a GPU it is captured once per `RoundShape` and replayed. On a CPU
-the same function is called.
+Launching a round's hundreds of kernels takes the host longer than a GPU needs to run them. A round
+reads one table of numbers and writes one table of statistics. Everything between is tensor code
+that updates state in place, so on a GPU we capture it once per `RoundShape` and replay it.
 """
 
 import logging
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoding.round import Launch, RoundShape
+from decoding.round import RoundShape
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +29,26 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+Program = Callable[[Tensor], Any]  # a part of a round, as a function of what changes
+
+
+class Launch:
+    """Runs the programs of a round by calling them, in their exact size."""
+
+    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
+        """Return the shape to run a round in; no round is larger than `largest`."""
+        return shape
+
+    def __call__(self, name: str, shape: RoundShape, program: Program, inputs: Tensor) -> Any:
+        """Return program(inputs); programs of the same name and shape are the same function."""
+        return program(inputs)
+
+    def forget(self) -> None:
+        """Drop what was captured: the memory that it reads is gone."""
+
+
 class CudaGraphs(Launch):
-    """Captures each part of a round once per shape and replays it.
+    """Captures each program of a round once per shape and replays it.
 
     Outputs are valid until the next round: all graphs share one memory pool.
     """
@@ -61,9 +78,8 @@ class CudaGraphs(Launch):
         # trees with fewer nodes than the rounded shape have absent ones, which must be masked
         return replace(rounded, uniform=shape.uniform and exact)
 
-    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-        # by name, also of a function inside `partial`, which makes a new object in every round
-        key = getattr(program, "func", program).__name__, shape
+    def __call__(self, name: str, shape: RoundShape, program: Program, inputs: Tensor) -> Any:
+        key = name, shape
         if self.broken:
             return program(inputs)
         if key not in self.warm:  # libraries load kernels and choose algorithms in the first call
@@ -76,9 +92,7 @@ class CudaGraphs(Launch):
         graph.replay()
         return outputs
 
-    def _capture(
-        self, key: tuple[str, RoundShape], program: Callable[[Tensor], Any], inputs: Tensor
-    ) -> bool:
+    def _capture(self, key: tuple[str, RoundShape], program: Program, inputs: Tensor) -> bool:
         """Capture a program, which computes nothing yet; returns whether that worked."""
         inputs, graph = inputs.clone(), torch.cuda.CUDAGraph()
         stream = _capture_stream(inputs.device)

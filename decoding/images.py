@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,8 +12,8 @@ from decoding.cache import CacheShape, KVCache, image_slots
 from decoding.device import to_host
 from decoding.drafter import Drafter
 from decoding.noise import NoiseShape, stream_key
-from decoding.policies.base import Controller, Outcome, TreePolicy
-from decoding.positional_noise import PositionalNoise
+from decoding.noise_table import NoiseTable
+from decoding.policies.base import Controller, TreePolicy
 from decoding.proposals import Proposal
 from decoding.round import (
     IDLE,
@@ -20,10 +21,8 @@ from decoding.round import (
     ImageInputs,
     ImageRound,
     RoundShape,
-    Sources,
     TreeShape,
     largest_of,
-    refuse_nan,
 )
 from decoding.row_ends import end_depths, most_row_ends
 from decoding.sampling import SamplingDistribution, choose
@@ -50,16 +49,33 @@ class Speculation:
 
 
 @dataclass(frozen=True)
+class Sources:
+    """How errors call the two models: their flags and folders, if these are known."""
+
+    target: str = "the target"
+    drafter: str = "the drafter"
+
+
+def refuse_nan(model: str) -> None:
+    """Raise a FloatingPointError: a model's distribution contains NaN, which decides nothing."""
+    raise FloatingPointError(
+        f"{model}: expected probabilities of the next token, got NaN. Check that its weights "
+        "are finite, and choose a --dtype in which its values do not overflow"
+    )
+
+
+@dataclass(frozen=True)
 class RoundStats:
     """A round of one image; these are the entries of a line of trace.jsonl."""
 
     id: str
     round: int
     position: int  # of the first token that it decided
-    depth: int  # planned
+    drafted_depth: int  # levels that were drafted
+    verified_depth: int  # of the verified tree, after pruning
     width: int
     nodes: int  # of the verified tree
-    accepted: int  # accepted length
+    accepted: int  # accepted draft tokens
     top1: tuple[float, ...]  # the target's greatest probability at every decided position
 
 
@@ -67,6 +83,7 @@ class RoundStats:
 class ImageCost:
     """What an image took."""
 
+    mean_drafted_depth: float
     mean_depth: float  # of the verified trees
     mean_nodes: float
     # the image's share of its batch's rounds, and its own prefill; the VQ decoder is not in it
@@ -98,7 +115,8 @@ class ImageState:
     seconds_prefill: float
     pending: int = 1  # slots decided in the last round
     rounds: int = 0
-    levels: int = 0  # of all verified trees
+    drafted_levels: int = 0  # of all trees
+    verified_levels: int = 0
     nodes: int = 0
     seconds: float = 0.0
     seconds_draft: float = 0.0
@@ -130,21 +148,21 @@ class ImageState:
 
     def observe(self, outcome: ImageRound) -> RoundStats:
         """Count a round and let the controller learn from it."""
-        position, accepted = self.decided, outcome.accepted
+        position, accepted = outcome.position, outcome.accepted
         stats = RoundStats(
-            self.job.id, self.rounds, position, self.planned.reach, self.planned.width,
-            outcome.nodes, accepted, outcome.top1,
+            self.job.id, self.rounds, position, self.planned.reach, outcome.depth,
+            self.planned.width, outcome.nodes, accepted, outcome.top1,
         )  # fmt: skip
         if self.controller is not None:
-            seen = Outcome(position, accepted, outcome.levels, outcome.confidence)
-            self.controller.observe(seen)
+            self.controller.observe(outcome)
         self.codes += outcome.codes
         root, slots = position - 1, self.grid.slots
         # slots of the root, the accepted nodes, and the row ends before the bonus token
         self.pending = slots(root + accepted + 1) - slots(root)
         self.length += self.pending
         self.rounds += 1
-        self.levels += outcome.levels
+        self.drafted_levels += stats.drafted_depth
+        self.verified_levels += outcome.depth
         self.nodes += outcome.nodes
         return stats
 
@@ -162,7 +180,8 @@ class ImageState:
             codes=torch.tensor(self.codes),
             target_forwards=self.rounds + 1,
             tau=(self.decided - 1) / rounds,
-            mean_depth=self.levels / rounds,
+            mean_drafted_depth=self.drafted_levels / rounds,
+            mean_depth=self.verified_levels / rounds,
             mean_nodes=self.nodes / rounds,
             seconds=self.seconds + self.seconds_prefill,
             seconds_prefill=self.seconds_prefill,
@@ -208,7 +227,7 @@ class Images:
         size = target.grid.tokens, target.vocab.size
         reach = 1 + self.largest.reach
         noise = NoiseShape(*size, distribution.greedy, dtype, target.device, reach)
-        self.noise = PositionalNoise(noise, len(jobs))
+        self.noise = NoiseTable(noise, len(jobs))
         self._last: _Prompt | None = None  # the prompt read last
 
     def _slots(self, length: int) -> int:
@@ -250,7 +269,8 @@ class Images:
         code = choose(prompt.log_p, self.noise.table[image : image + 1, :1])[0]  # (1,)
         # waits for the device, which makes the seconds true
         first, is_nan = to_host(torch.stack([code[0], prompt.log_p.isnan().any().long()]))
-        refuse_nan(bool(is_nan), self.sources.target)
+        if is_nan:
+            refuse_nan(self.sources.target)
         controller = None
         if self.speculation:
             controller = self.speculation.policy.controller(job.seed)
@@ -296,6 +316,25 @@ class Images:
             count = most_row_ends(depths, largest)
             shape = replace(shape, row_ends=count, end_depths=depths)
         return shape, inputs
+
+    def observe(self, rows: np.ndarray, height: int) -> tuple[RoundStats, ...]:
+        """Count a round; returns a line per image in flight.
+
+        Args:
+            rows: (images, n) of `RoundResult.summary`.
+            height: of the round's trees.
+
+        Raises:
+            FloatingPointError: a distribution contains NaN; names the model and its folder.
+        """
+        lines = []
+        for state, row in zip(self.states, rows, strict=True):
+            if state is not None:
+                outcome = ImageRound.read(row, height, state.decided)
+                if outcome.nan_from is not None:
+                    refuse_nan(getattr(self.sources, outcome.nan_from))
+                lines.append(state.observe(outcome))
+        return tuple(lines)
 
     def pop_finished(self) -> tuple[FinishedImage, ...]:
         """Take out and return the images that are complete."""

@@ -113,7 +113,7 @@ class NoiseShape:
 
 
 @dataclass(frozen=True)
-class ImageNoise:
+class HostNoise:
     """One image's numbers for rules that judge on the host, each computed when it is asked for.
 
     They are not read from tables: a rule asks for a few numbers of a vocabulary of thousands.

@@ -1,8 +1,8 @@
 """Proposals: how the children of a node are taken from the drafter's distribution q.
 
 A tree ranks candidates by a value, log q or log q plus noise, and needs an estimate of the
-probability that the target chooses each of them. It changes the shape of trees, never the decided
-tokens.
+probability that the target chooses each of them. The estimate changes the shape of trees, never the
+decided tokens.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from decoding.device import arange
-from decoding.drafter import Draft
 from decoding.round import Round
 from support.compiler import fused
 
@@ -21,29 +20,41 @@ from support.compiler import fused
 COMPARED = 3
 
 
+@dataclass(frozen=True)
+class Predictions:
+    """A drafter's distributions after some nodes."""
+
+    log_q: Tensor  # (images, ..., vocab)
+    # (images, ...) factor on log q plus noise in the estimates of `coupled`: above 1, candidates
+    # are told apart more sharply. None: 1
+    sharpness: Tensor | None = None
+
+
 class Proposal(Protocol):
     """Chooses candidates for the next token, and estimates how likely the target chooses each."""
 
     name: str
-    samples: bool  # whether candidates are drawn anew in every round, with noise of their own
+    samples: bool  # whether every round draws candidates, with noise of each parent's own
 
     def noise(self, round: Round, levels: slice, nodes: int) -> Tensor | None:
         """Return the noise (images, n, vocab) that children are taken with; None for none.
 
         n is the number of levels, of one node each, or that of nodes on one level; 1 where these
-        share their noise. At temperature 0 it is zeros, with 1 in place of vocab.
+        share their noise. At temperature 0 it is zeros, with 1 for vocab.
 
         levels: of the children, from 0.
         """
 
-    def children(self, draft: Draft, noise: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-        """Return candidates (images, k, count), best first, and their estimated log-probabilities.
+    def children(
+        self, predictions: Predictions, noise: Tensor | None, count: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return candidates (images, ..., count), best first, and estimated log-probabilities.
 
-        An estimate of -inf stands where there is no candidate.
+        The estimate of an absent candidate is -inf.
 
         Args:
-            draft: of k nodes.
-            noise: as returned by `noise`.
+            predictions: after the nodes, (images, ..., vocab).
+            noise: as returned by `noise`, with one or all of the nodes.
             count: candidates per node.
         """
 
@@ -58,8 +69,8 @@ class TopK:
     def noise(self, round: Round, levels: slice, nodes: int) -> None:
         return None
 
-    def children(self, draft: Draft, noise: None, count: int) -> tuple[Tensor, Tensor]:
-        return _best(draft.log_q, count)
+    def children(self, predictions: Predictions, noise: None, count: int) -> tuple[Tensor, Tensor]:
+        return _best(predictions.log_q, count)
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ class Coupled:
     the noisy values of the best `COMPARED`: the probability to win against these after one more
     Gumbel disturbance of every value, which stands for the difference between q and p. Other codes
     have no share: with one, estimates promise the more the deeper a node stands
-    (docs/results/tokens.md). It alone heeds the drafter's trust: where q nears p its first
+    (docs/results/tokens.md). It alone uses `Predictions.sharpness`: as q nears p, its first
     candidate nears certainty.
     """
 
@@ -80,16 +91,18 @@ class Coupled:
     def noise(self, round: Round, levels: slice, nodes: int) -> Tensor:
         return round.ahead[:, levels]
 
-    def children(self, draft: Draft, noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def children(
+        self, predictions: Predictions, noise: Tensor, count: int
+    ) -> tuple[Tensor, Tensor]:
         if count == 1:  # of a chain, which has nothing to compare
-            tokens, values = _best(draft.log_q + noise, 1)
+            tokens, values = _best(predictions.log_q + noise, 1)
             return tokens, torch.zeros_like(values)
-        tokens, values = _best(draft.log_q + noise, max(count, COMPARED))
-        return tokens[..., :count], _chances(values, draft.trust)[..., :count]
+        tokens, values = _best(predictions.log_q + noise, max(count, COMPARED))
+        return tokens[..., :count], _chances(values, predictions.sharpness)[..., :count]
 
 
 @dataclass(frozen=True)
-class Sampled:
+class WithoutReplacement:
     """Draws from q without replacement (EAGLE-1, arXiv 2401.15077), in draw order.
 
     The draws are the best log q + g, where g is noise of every parent node's own (Gumbel-top-k
@@ -104,23 +117,25 @@ class Sampled:
         positions = round.position(arange(levels.stop, device)[levels])
         return round.noise.draft(round.inputs.stream, positions, arange(nodes, device))
 
-    def children(self, draft: Draft, noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        tokens = _best(draft.log_q + noise, count)[0]
-        return tokens, draft.log_q.gather(-1, tokens)
+    def children(
+        self, predictions: Predictions, noise: Tensor, count: int
+    ) -> tuple[Tensor, Tensor]:
+        tokens = _best(predictions.log_q + noise, count)[0]
+        return tokens, predictions.log_q.gather(-1, tokens)
 
 
 @fused
-def _chances(values: Tensor, trust: Tensor | None) -> Tensor:
+def _chances(values: Tensor, sharpness: Tensor | None) -> Tensor:
     """Return estimated log-probabilities (..., count) of candidates by their noisy values.
 
-    trust: (...), how much sharper they are; None: 1.
+    sharpness: (...) as in `Predictions`.
     """
-    values = values if trust is None else trust[..., None] * values
+    values = values if sharpness is None else sharpness[..., None] * values
     return values - values[..., :COMPARED].logsumexp(-1, keepdim=True)
 
 
 def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the tokens (images, k, count) of the greatest values, and these."""
+    """Return the tokens (images, ..., count) of the greatest values, and these values."""
     if count == 1:  # the same in a third of the time
         best, tokens = values.max(-1, keepdim=True)
     else:

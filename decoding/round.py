@@ -1,18 +1,18 @@
-"""What a round reads and leaves: its static sizes, inputs and noise, the verified tree, figures."""
+"""What a round reads and leaves: static sizes, inputs and noise; the verified tree, statistics."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, inf, isnan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from decoding.device import arange
-from decoding.positional_noise import NodeNoise, PositionalNoise
-from decoding.tree import DraftTree
+from decoding.noise_table import NodeNoise, NoiseTable
+from decoding.tree import DraftTree, hidden_at
 from decoding.verifiers.base import Verdict
 
 
@@ -65,21 +65,6 @@ class RoundShape:
         return max(self.depth, self.window)
 
 
-class Launch:
-    """Runs the parts of a round by calling them, in their exact size."""
-
-    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
-        """Return the shape to run a round in; no round is larger than `largest`."""
-        return shape
-
-    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-        """Return program(inputs); programs of the same name and shape are the same function."""
-        return program(inputs)
-
-    def forget(self) -> None:
-        """Drop what was captured: the memory that it reads is gone."""
-
-
 class ImageInputs(NamedTuple):
     """What the host knows of an image before a round; a row of `RoundInputs`."""
 
@@ -119,7 +104,7 @@ class Round:
 
     shape: RoundShape
     inputs: RoundInputs
-    noise: PositionalNoise
+    noise: NoiseTable
     keep_q: bool = False  # whether the verifier reads the drafter's distributions
 
     def position(self, steps: Tensor | int) -> Tensor:
@@ -189,65 +174,40 @@ class RoundResult:
         return torch.cat(columns, 1)
 
 
-def rows_at(values: Tensor, index: Tensor) -> Tensor:
-    """Return rows (images, k, n) of values (images, rows, n), by their index (images, k)."""
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
-
-
-def hidden_at(hidden: Tensor, slots: Tensor) -> Tensor:
-    """Return hidden (images, guidance, slots, hidden) at slots (images, n)."""
-    index = slots[:, None, :, None].expand(-1, hidden.shape[1], -1, hidden.shape[3])
-    return hidden.gather(2, index)
-
-
-@dataclass(frozen=True)
-class Sources:
-    """How errors call the two models: their flags and folders, where these are known."""
-
-    target: str = "the target"
-    drafter: str = "the drafter"
-
-
 class ImageRound(NamedTuple):
     """One image's round, as numbers of the host."""
 
-    accepted: int  # accepted length, in draft tokens
-    levels: int  # of the verified tree, its root not counted
-    nodes: int
+    position: int  # image position of the first token that it decided
+    accepted: int  # accepted draft tokens
+    depth: int  # of the verified tree, after pruning
+    nodes: int  # of the verified tree, its root not counted
     # geometric mean of the probability per level along the best path to the deepest level, by the
     # tree's own scores
     confidence: float
     top1: tuple[float, ...]  # the target's greatest probability at each decided position
     codes: tuple[int, ...]  # that the round decided: the accepted ones and the bonus token
+    nan_from: str | None = None  # "drafter" or "target", if its distributions contain NaN
 
     @staticmethod
-    def read(row: np.ndarray, height: int, sources: Sources) -> "ImageRound":
-        """Return an image's round from its row of the summary; height: of the round's trees.
+    def read(row: np.ndarray, height: int, position: int) -> "ImageRound":
+        """Return an image's round from its row of the summary.
 
-        Raises:
-            FloatingPointError: a distribution contains NaN; names the model and its folder.
+        height: of the round's trees. position: of the first token that the round decided.
         """
         accepted, tokens = int(row[0]), 1 + 2 * (1 + height)
         path, codes = row[1:tokens].astype(int).reshape(2, -1).tolist()
         scores, depths, likeliest = row[tokens:].reshape(3, -1).tolist()
-        refuse_nan(any(map(isnan, scores)), sources.drafter)
-        refuse_nan(any(map(isnan, likeliest)), sources.target)
+        sources = {"drafter": scores, "target": likeliest}
+        nan_from = next((name for name in sources if any(map(isnan, sources[name]))), None)
         present = [node for node in zip(depths, scores, strict=True) if node[1] > -inf]
-        levels, best = max(present)  # the likeliest of the deepest nodes
+        depth, best = max(present)  # the likeliest of the deepest nodes
         return ImageRound(
+            position,
             accepted,
-            int(levels),
+            int(depth),
             len(present) - 1,
-            confidence=exp(best / max(levels, 1)),
+            confidence=exp(best / max(depth, 1)),
             top1=tuple(exp(likeliest[node]) for node in path[: accepted + 1]),
             codes=tuple(codes[: accepted + 1]),
-        )
-
-
-def refuse_nan(contains_nan: bool, model: str) -> None:
-    """Raise a FloatingPointError if a model's distribution contains NaN: it decides nothing."""
-    if contains_nan:
-        raise FloatingPointError(
-            f"{model}: expected probabilities of the next token, got NaN. Check that its weights "
-            "are finite, and choose a --dtype in which its values do not overflow"
+            nan_from=nan_from,
         )

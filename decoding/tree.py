@@ -14,6 +14,17 @@ from decoding.device import arange, constant
 from support.compiler import fused
 
 
+def rows_at(values: Tensor, index: Tensor) -> Tensor:
+    """Return rows (images, k, n) of values (images, rows, n), by their index (images, k)."""
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
+
+
+def hidden_at(hidden: Tensor, slots: Tensor) -> Tensor:
+    """Return hidden (images, guidance, slots, hidden) at slots (images, n)."""
+    index = slots[:, None, :, None].expand(-1, hidden.shape[1], -1, hidden.shape[3])
+    return hidden.gather(2, index)
+
+
 @dataclass(frozen=True)
 class Level:
     """The nodes of one depth: `children` of each expanded node, side by side."""
@@ -192,7 +203,7 @@ class DraftTree:
         parents = torch.searchsorted(index, self.parents.gather(1, index))
         log_q = self.log_q
         if log_q is not None:
-            log_q = log_q.gather(1, index[..., None].expand(-1, -1, log_q.shape[2]))
+            log_q = rows_at(log_q, index)
         return replace(
             self,
             tokens=self.tokens.gather(1, index),

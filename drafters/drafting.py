@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from configs.methods import MethodSettings
-from decoding.proposals import Proposal
 from decoding.round import TreeShape
 from decoding.sampling import SamplingDistribution
 from models.target import TargetModel
@@ -20,4 +19,3 @@ class Drafting:
     distribution: SamplingDistribution
     method: MethodSettings
     largest: TreeShape  # the largest tree that the method's policy allows
-    proposal: Proposal

@@ -2,7 +2,7 @@
 
 Slot i reads the target's hidden state i and the embedding of token i + 1, and predicts hidden state
 i + 1. The target's own head turns that into the distribution of token i + 2. Below the root of a
-tree, where the target has not been yet, predicted states take the place of the target's.
+tree, which the target has not processed yet, the head reads its own predictions of these states.
 
 The head may also read the target's hidden states after some of its layers (EAGLE-3, arXiv
 2503.01840). They hold what the last layer has dropped because the next token does not need it.
@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.cache import CacheShape, CacheView, KVCache, image_slots
-from decoding.device import Stopwatch, arange, constant, identity
-from decoding.drafter import Draft
-from decoding.round import Round, RoundResult, TreeShape, hidden_at, rows_at
+from decoding.device import arange, constant, identity
+from decoding.drafter import TreeDrafter
+from decoding.proposals import Predictions, Proposal
+from decoding.round import Round, RoundResult, TreeShape
 from decoding.sampling import SamplingDistribution
-from decoding.tree import GrowingTree
+from decoding.stopwatch import Stopwatch
+from decoding.tree import GrowingTree, hidden_at, rows_at
 from drafters.drafting import Drafting
 from models.base import Context, ImageGrid, Layers, PromptRows, TransformerSpec
 from models.cpu.linear import Linear
@@ -41,7 +43,7 @@ class EagleHead(nn.Module):
             self.read_layers(spec.target_layers)
 
     def read_layers(self, layers: Layers) -> None:
-        """Read the target's hidden states after these layers, too: as nothing until trained."""
+        """Also read the target's hidden states after these layers; 0 until they are trained."""
         hidden, weight = self.spec.hidden, self.fc.weight
         self.blocks.spec = replace(self.spec, target_layers=layers)
         like = {"device": weight.device, "dtype": weight.dtype}
@@ -83,13 +85,13 @@ def side_by_side(embedding: Tensor, ids: Tensor, features: Tensor) -> Tensor:
 def drafted_slots(largest: TreeShape, grid: ImageGrid) -> int:
     """Return the cache slots that a head drafts in a round, for trees up to this size."""
     below_root = max(largest.depth - 1, 0) * largest.width
-    # the root's row end, too, is drafted
+    # also the root's row end is drafted
     return below_root if grid.row_end is None else 2 * below_root + 1
 
 
 @dataclass(frozen=True)
-class Level:
-    """What the head has predicted at the nodes of a level that were expanded."""
+class ExpandedNodes:
+    """The head's outputs at the expanded nodes of a level."""
 
     outputs: Tensor  # (images, guidance, k, hidden) predicted hidden states
     seen: Tensor  # (images, k, slots) bool: which of the slots drafted so far they see
@@ -104,7 +106,7 @@ def _picked(tokens: Tensor, picked: Tensor, children: int) -> tuple[Tensor, Tens
     return picked // children, tokens.gather(1, picked)
 
 
-class EagleDrafter:
+class EagleDrafter(TreeDrafter):
     """Drafts with an EAGLE head next to the target, both guidance rows in one batch."""
 
     def __init__(
@@ -159,15 +161,26 @@ class EagleDrafter:
             self.head(prompt.ids[:, 1:], self.head.fuse(hidden), context)
         self.last = prompt, image
 
-    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        if tree.height == 0:
-            self._absorb(round)
-        else:
+    def begin(self, round: Round, proposal: Proposal) -> None:
+        """Process the newly decided tokens; the last one is the root."""
+        codes, hidden = self.pending(round)
+        images, count = codes.shape
+        slots = arange(count, codes.device)
+        view = self.before_pending(round, count)
+        seen = (slots <= slots[:, None]).expand(images, -1, -1)
+        outputs = self.run(codes, hidden, view.open(slots.expand(images, -1), seen))
+        outputs = hidden_at(outputs, (round.inputs.pending - 1)[:, None])  # at the root
+        nothing = torch.zeros(images, 1, 0, dtype=torch.bool, device=codes.device)
+        self.expanded = ExpandedNodes(outputs, nothing)
+        self.view = CacheView(self.cache, round.inputs.length, round.shape.committed, self.room)
+
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Predictions:
+        if tree.height:
             self._descend(tree, picked, round)
         if tree.height in round.shape.end_depths:
             self._end_rows(tree, round)
         with self.watch.lap("draft_head"):
-            return Draft(self.score(self.level.outputs))
+            return Predictions(self.score(self.expanded.outputs))
 
     def score(self, hidden: Tensor) -> Tensor:
         """Return log q (images, n, vocab) of hidden states (images, guidance, n, hidden)."""
@@ -192,19 +205,6 @@ class EagleDrafter:
         before = round.inputs.length - round.inputs.pending
         return CacheView(self.cache, before, round.shape.committed, room)
 
-    def _absorb(self, round: Round) -> None:
-        """Read the newly decided tokens; the last one is the root."""
-        codes, hidden = self.pending(round)
-        images, count = codes.shape
-        steps = arange(count, codes.device)
-        view = self.before_pending(round, count)
-        seen = (steps <= steps[:, None]).expand(images, -1, -1)
-        outputs = self._run(codes, hidden, view.open(steps.expand(images, -1), seen))
-        outputs = hidden_at(outputs, (round.inputs.pending - 1)[:, None])  # at the root
-        nothing = torch.zeros(images, 1, 0, dtype=torch.bool, device=codes.device)
-        self.level = Level(outputs, nothing)
-        self.view = CacheView(self.cache, round.inputs.length, round.shape.committed, self.room)
-
     def _descend(self, tree: GrowingTree, picked: Tensor, round: Round) -> None:
         """Draft at nodes below the root, which read their parents' outputs.
 
@@ -212,21 +212,23 @@ class EagleDrafter:
         """
         newest = tree.newest
         parent, codes = _picked(newest.tokens, picked, newest.children)
-        parents = Level(hidden_at(self.level.outputs, parent), rows_at(self.level.seen, parent))
-        self.level = self._grow(parents, codes, self._distance(tree.height, round))
+        parents = ExpandedNodes(
+            hidden_at(self.expanded.outputs, parent), rows_at(self.expanded.seen, parent)
+        )
+        self.expanded = self._grow(parents, codes, self._distance(tree.height, round))
 
     def _end_rows(self, tree: GrowingTree, round: Round) -> None:
         """Draft the row ends after the newest level; they take the nodes' place where rows end."""
-        grid, level = self.target.grid, self.level
+        grid, level = self.target.grid, self.expanded
         codes = torch.full(level.seen.shape[:2], grid.row_end, device=level.seen.device)
         # for every image, since shapes are static: which of them end a row is known on the device
         after = self._grow(level, codes, self._distance(tree.height, round) + 1)
         ends = ((round.inputs.decided + tree.height) % grid.columns == 0)[..., None]
         seen = F.pad(level.seen, (0, after.seen.shape[2] - level.seen.shape[2]))
         outputs = torch.where(ends[..., None], after.outputs, level.outputs)
-        self.level = Level(outputs, torch.where(ends, after.seen, seen))
+        self.expanded = ExpandedNodes(outputs, torch.where(ends, after.seen, seen))
 
-    def _grow(self, parents: Level, codes: Tensor, distance: Tensor) -> Level:
+    def _grow(self, parents: ExpandedNodes, codes: Tensor, distance: Tensor) -> ExpandedNodes:
         """Return what the head predicts at codes (images, k).
 
         parents: the hidden states before the codes, and what these see. distance: (images, 1) from
@@ -236,7 +238,7 @@ class EagleDrafter:
         itself = identity(k, codes.device).expand(len(codes), -1, -1)
         seen = torch.cat([parents.seen, itself], 2)
         context = self.view.open(distance.expand(-1, k), seen)
-        return Level(self._run(codes, parents.outputs, context), seen)
+        return ExpandedNodes(self.run(codes, parents.outputs, context), seen)
 
     def _distance(self, height: int, round: Round) -> Tensor:
         """Return the slots (images, 1) from the first one after the root's to depth `height`."""
@@ -246,7 +248,7 @@ class EagleDrafter:
         root = round.inputs.decided - 1
         return grid.slots(root + height) - grid.slots(root) - 1
 
-    def _run(self, codes: Tensor, hidden: Tensor, context: Context) -> Tensor:
+    def run(self, codes: Tensor, hidden: Tensor, context: Context) -> Tensor:
         """Return predicted hidden states (images, guidance, n, hidden).
 
         codes: (images, n). hidden: (images, guidance, n, hidden) of the positions before them.

@@ -1,7 +1,7 @@
 """Drafts without a trained drafter: the target's earlier predictions (SJD, arXiv 2410.01699).
 
 A forward pass that verifies a tree also predicts positions that stay undecided, after draft tokens
-that may be wrong. These stale predictions propose the next drafts (Jacobi decoding). With the
+that may be wrong. These *stale* predictions propose the next drafts (Jacobi decoding). With the
 proposal `coupled` the first candidates are the target's own stale choices (the Gumbel coupling of
 SCD, arXiv 2510.24211); with `sampled` they are drawn anew in every round, as in SJD.
 """
@@ -11,14 +11,16 @@ import math
 import torch
 from torch import Tensor
 
-from decoding.device import Stopwatch, arange
-from decoding.drafter import Draft
+from decoding.device import arange
+from decoding.drafter import ChainDrafter
+from decoding.proposals import Predictions
 from decoding.round import Round, RoundResult, TreeShape
+from decoding.stopwatch import Stopwatch
 from drafters.drafting import Drafting
 from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
 
-_SPARE_ROWS = 2  # one that nobody reads takes what nobody keeps, one is the uniform distribution
+_SPARE_ROWS = 2  # a scratch row for masked writes, and a row with the uniform distribution
 
 
 def kept_rows(grid: ImageGrid, reach: int) -> int:
@@ -31,7 +33,7 @@ def table_shape(images: int, grid: ImageGrid, codes: int, reach: int) -> tuple[i
     return images, kept_rows(grid, reach) + _SPARE_ROWS, codes
 
 
-class JacobiDrafter:
+class JacobiDrafter(ChainDrafter):
     """Remembers the target's latest prediction at every position of an image.
 
     A position without a prediction borrows that of the position above it (guess `above`), of the
@@ -42,8 +44,6 @@ class JacobiDrafter:
     undecided positions. Position p has row (p - 1) % rows; position 0, which has no prediction,
     stands for the uniform distribution, in the last row of the table.
     """
-
-    reads = ()
 
     def __init__(self, target: TargetModel, guess: str, largest: TreeShape):
         """guess: above, left or random. largest: no tree is larger."""
@@ -63,8 +63,8 @@ class JacobiDrafter:
         # predictions of the image before may stay: beyond `reached` none is read
         self.reached[image] = 0
 
-    def predict_ahead(self, round: Round) -> Draft:
-        return Draft(self.ahead(round)[:, : round.shape.window])
+    def predict_ahead(self, round: Round) -> Predictions:
+        return Predictions(self.ahead(round)[:, : round.shape.window])
 
     def ahead(self, round: Round) -> Tensor:
         """Return predictions (images, reach, vocab) of all positions that a round's trees reach."""
@@ -87,8 +87,8 @@ class JacobiDrafter:
             # accepted nodes among a node and its ancestors
             shared = (tree.visible & accepted[:, None]).sum(2)
             # by what is shared, then by depth, which the height bounds
-            merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
-            last = merit.argmax(1, keepdim=True)
+            rank = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
+            last = rank.argmax(1, keepdim=True)
             branch = tree.path_to(last)
         position = result.round.inputs.decided + tree.depths  # of each node's children
         rows = torch.where(branch, (position - 1) % self.rows, self.rows)

@@ -27,7 +27,6 @@ class Kind:
 
     network: Callable[[TransformerSpec, bool], EagleHead]
     keys: Callable[[TransformerSpec, bool], KeyMap]
-    ignored: tuple[str, ...] = ()  # prefixes of keys that are not its weights
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
@@ -44,13 +43,12 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
 
 def block_head_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     """Return the public keys of a head's weights -> parameters of `BlockHead`."""
-    return eagle_keys(spec, bias) | {name: Slot(name) for name in ("share", "trust")}
+    return eagle_keys(spec, bias) | {"share": Slot("share"), "trust": Slot("sharpness")}
 
 
 KINDS = {
     "eagle": Kind(EagleHead, eagle_keys),
-    # heads of earlier revisions also read stale features by weights, which gained nothing
-    "block": Kind(BlockHead, block_head_keys, ignored=("recalled.", "steps.", "gate.")),
+    "block": Kind(BlockHead, block_head_keys),
 }
 
 

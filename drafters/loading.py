@@ -93,4 +93,4 @@ def drafter_network(
     with torch.device("meta"):
         network = kind.network(spec, bias)
     keys = kind.keys(spec, bias)
-    return Network(network, keys, kind.ignored, optional=("embed_tokens.weight",))
+    return Network(network, keys, optional=("embed_tokens.weight",))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # these import torch
 _MEASURES = (
     "target_forwards",
     "tau",
+    "mean_drafted_depth",
     "mean_depth",
     "mean_nodes",
     "seconds",

@@ -83,7 +83,7 @@ def warm_up(engine: Engine, jobs: list[Job], images: int = 1) -> None:
     On a GPU at least as many as it decodes together: for others it would capture rounds again.
     """
     if engine.target.device.type == "cuda":
-        images = max(images, engine.max_images)
+        images = max(images, engine.batch)
     measure(engine, jobs[:images])
 
 

@@ -7,9 +7,8 @@ from configs.methods import METHODS, TREES, MethodSettings
 from configs.rules import PROPOSALS, RULES, loaded
 from configs.sampling import SamplingSettings
 from decoding.engine import Engine
-from decoding.images import Speculation
+from decoding.images import Sources, Speculation
 from decoding.policies.base import TreePolicy
-from decoding.round import Sources
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
 from drafters.drafting import Drafting
@@ -58,7 +57,7 @@ def build_engine(  # noqa: PLR0913 (the parts of a loop)
         _check_tree(method, target.vocab.size)
         policy = build_policy(method, target.grid)
         proposal = loaded(PROPOSALS[method.proposal])()
-        parts = Drafting(target, drafter, distribution, method, policy.largest, proposal)
+        parts = Drafting(target, drafter, distribution, method, policy.largest)
         speculation = Speculation(loaded(METHODS[method.method].drafter)(parts), policy, proposal)
     verifier = build_verifier(method, nearest)
     return Engine(target, distribution, verifier, images, speculation, sources, replay, compiles)

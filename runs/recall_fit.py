@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from configs.methods import MethodSettings
-from decoding.drafter import Draft
+from decoding.drafter import Children
 from decoding.engine import Engine
 from decoding.images import Job
+from decoding.proposals import Proposal
 from decoding.round import Round, RoundResult
-from decoding.tree import GrowingTree
+from decoding.tree import GrowingTree, rows_at
 from drafters.recall import FITTED_TO_TINY, RecallNumbers
-from drafters.similarity import UNKNOWN, trust_in
+from drafters.similarity import NO_NODE, sharpness_of
 from drafters.training.agreement import compared
 
 METHOD = MethodSettings("recall")
@@ -49,7 +50,7 @@ class Recorder:
         # of each choice: the values that it is compared by (k,), the similarity, and which it is
         self.rows: list[tuple[Tensor, ...]] = []
         # A bound method is replaced, so rounds must not be replayed: a CUDA graph calls no Python.
-        self._expand, self.drafter.expand = self.drafter.expand, self._noting_expand
+        self._children, self.drafter.children = self.drafter.children, self._noting_children
         engine.watcher = self._after_round
 
     def generate(self, jobs: Sequence[Job], seconds: float) -> None:
@@ -59,15 +60,18 @@ class Recorder:
                 if time.monotonic() > end:
                     break
 
-    def _noting_expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        recalled, level = self.drafter.recall_window(round), tree.newest
-        log_q, candidates, among = recalled.look_up(tree, picked)
-        similarity = recalled.similarity[:, tree.height].gather(1, candidates)
-        similarity = similarity.where(among, UNKNOWN)
+    def _noting_children(
+        self, tree: GrowingTree, picked: Tensor, round: Round, proposal: Proposal
+    ) -> Children:
+        window, level = self.drafter.window, tree.newest
+        candidates, is_candidate = window.look_up(tree, picked)
+        log_q = rows_at(window.result.log_q[:, tree.height], candidates)
+        similarity = window.result.similarity[:, tree.height].gather(1, candidates)
+        similarity = similarity.where(is_candidate, NO_NODE)
         tokens = level.tokens.gather(1, picked)[0].tolist()
         parents = (picked[0] // level.children).tolist()
         self.levels.append(Level(parents, tokens, log_q[0], similarity[0]))
-        return self._expand(tree, picked, round)
+        return self._children(tree, picked, round, proposal)
 
     def _after_round(self, states: object, result: RoundResult) -> None:
         """Keep the predictions after the root and the accepted tokens."""
@@ -80,12 +84,12 @@ class Recorder:
                 if accepted_node not in nodes:
                     break  # it was not expanded
                 node = nodes.index(accepted_node)
-            # where nothing was recalled it is `UNKNOWN`, below 0
+            # where nothing was recalled it is `NO_NODE`, below 0
             if level.similarity[node] > 0:
                 values = level.recalled[node] + result.round.ahead[0, depth]
                 chosen = torch.tensor(emitted[depth : depth + 1], device=values.device)
-                best, which, among = compared(values[None], chosen)
-                if bool(among):
+                best, which, is_among = compared(values[None], chosen)
+                if bool(is_among):
                     row = best[0].float(), level.similarity[node].float(), which[0]
                     self.rows.append(tuple(part.cpu() for part in row))
         self.levels = []
@@ -109,12 +113,12 @@ def fit_numbers(
     if any(len(recorder.rows) < LEAST_CHOICES for recorder in recorders):
         return None
     groups = [tuple(map(torch.stack, zip(*r.rows, strict=True))) for r in recorders]
-    return replace(FITTED_TO_TINY, trust_alone=_better(FITTED_TO_TINY.trust_alone, *groups))
+    return replace(FITTED_TO_TINY, sharpness=_better(FITTED_TO_TINY.sharpness, *groups))
 
 
 def _loss(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
     values, similarity, chosen = data
-    return F.cross_entropy(trust_in(similarity, *numbers)[:, None] * values, chosen)
+    return F.cross_entropy(sharpness_of(similarity, *numbers)[:, None] * values, chosen)
 
 
 def _better(current: Pair, fitted_to: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> Pair:

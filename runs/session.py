@@ -12,7 +12,7 @@ from configs.methods import MethodSettings
 from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.engine import Engine
-from decoding.round import Sources
+from decoding.images import Sources
 from drafters.eagle import EagleHead
 from drafters.loading import FoundDrafter, find_drafter
 from models.backends import kernels_for, whose_kernels

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.drafter import Draft
+from decoding.drafter import TreeDrafter
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
-from decoding.noise import ImageNoise, NoiseShape
+from decoding.noise import HostNoise, NoiseShape
+from decoding.proposals import Predictions
 from decoding.round import (
     AcceptedTokens,
     ImageInputs,
@@ -29,7 +30,7 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Dictated(ImageNoise):
+class Dictated(HostNoise):
     """Numbers that a test dictates: every draft is accepted with the same one."""
 
     number: float = 0.5
@@ -125,19 +126,10 @@ def random_distribution(image: int, path: Path, vocab: int = 9, spread: float = 
     return (spread * torch.randn(vocab, generator=generator, dtype=torch.float64)).log_softmax(-1)
 
 
-class Unseeing:
+class Unseeing(TreeDrafter):
     """A drafter without a network that learns nothing of what was verified."""
 
     reads, dtype = (), torch.float64
-
-    def open(self, images: int, slots: int, watch: object) -> None:
-        pass
-
-    def prefill(self, image: int, prompt: object, hidden: Tensor, code: Tensor) -> None:
-        pass
-
-    def update(self, result: RoundResult) -> None:
-        pass
 
 
 class PathDrafter(Unseeing):
@@ -146,13 +138,13 @@ class PathDrafter(Unseeing):
     def __init__(self, distribution: Callable[[int, Path], Tensor]):
         self.distribution = distribution
 
-    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Predictions:
         whole, first = tree.complete(), tree.newest.first
         rows = [
             [self.distribution(i, path_to(whole, i, first + node)) for node in nodes]
             for i, nodes in enumerate(picked.tolist())
         ]
-        return Draft(torch.stack([torch.stack(row) for row in rows]))
+        return Predictions(torch.stack([torch.stack(row) for row in rows]))
 
 
 class ScriptedDrafter(Unseeing):
@@ -167,10 +159,10 @@ class ScriptedDrafter(Unseeing):
     def prefill(self, image: int, prompt: object, hidden: Tensor, code: Tensor) -> None:
         self.keys[image] = tuple(prompt.ids[0].tolist())
 
-    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Predictions:
         positions = (round.inputs.decided[:, 0] + tree.height).tolist()
         rows = [self.distribution(k, p) for k, p in zip(self.keys, positions, strict=True)]
-        return Draft(torch.stack(rows)[:, None].expand(-1, picked.shape[1], -1))
+        return Predictions(torch.stack(rows)[:, None].expand(-1, picked.shape[1], -1))
 
 
 def no_noise(positions: Tensor) -> Tensor:
@@ -179,12 +171,15 @@ def no_noise(positions: Tensor) -> Tensor:
 
 
 def round_of(
-    shapes: Sequence[TreeShape], decided: Sequence[int] | None = None, noise: object = no_noise
+    shapes: Sequence[TreeShape],
+    decided: Sequence[int] | None = None,
+    noise: object = no_noise,
+    code: int = 0,
 ) -> Round:
-    """A round of images with these trees; decided: their image tokens."""
+    """A round of images with these trees; decided: their image tokens, the last one is `code`."""
     largest, decided = largest_of(shapes), decided or [1] * len(shapes)
     inputs = [
-        ImageInputs(0, count, count, 1, 0, *shape)
+        ImageInputs(code, count, count, 1, 0, *shape)
         for count, shape in zip(decided, shapes, strict=True)
     ]
     uniform = all(shape == largest for shape in shapes)

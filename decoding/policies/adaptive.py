@@ -12,9 +12,9 @@ from random import Random
 from typing import NamedTuple
 
 from configs.methods import AdtSettings, MethodSettings
-from decoding.policies.base import Controller, Outcome
+from decoding.policies.base import Controller
 from decoding.policies.dynamic import DynamicTree
-from decoding.round import TreeShape
+from decoding.round import ImageRound, TreeShape
 from models.base import ImageGrid
 
 
@@ -81,16 +81,16 @@ class AdaptiveController:
             return 0
         return 1 if evidence >= self.settings.beta else -1
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: ImageRound) -> None:
         # of the verified levels: planned ones that were pruned could not be accepted
-        acceptance = outcome.accepted / max(outcome.levels, 1)
+        acceptance = outcome.accepted / max(outcome.depth, 1)
         tree = Grown(self.planned.depth, self.planned.width, acceptance)
         self.trees += [tree] * (outcome.accepted + 1)  # + 1 for the bonus token
         self.confidence = outcome.confidence
 
 
 class AdaptiveTree(DynamicTree):
-    """A dynamic tree whose depth and width are set anew for every root."""
+    """A dynamic tree whose depth and width are set for every root."""
 
     name = "adt"
 

@@ -1,21 +1,12 @@
 """What a tree policy is: it shapes every round's draft tree and learns from what was accepted."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from decoding.drafter import Drafter
 from decoding.proposals import Proposal
-from decoding.round import Round, TreeShape
+from decoding.round import ImageRound, Round, TreeShape
 from decoding.tree import DraftTree
-
-
-class Outcome(NamedTuple):
-    """What a round tells the controller of its image."""
-
-    position: int  # image position of the round's first token
-    accepted: int  # accepted draft tokens
-    levels: int  # of the verified tree, after pruning
-    confidence: float  # drafter's mean probability per level along the tree's best path
 
 
 class Controller(Protocol):
@@ -27,7 +18,7 @@ class Controller(Protocol):
         position: image position of its first level.
         """
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: ImageRound) -> None:
         """Learn from a round."""
 
 
@@ -40,7 +31,7 @@ class FixedController:
     def shape(self, position: int) -> TreeShape:
         return self.fixed
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: ImageRound) -> None:
         pass
 
 

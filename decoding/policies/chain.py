@@ -27,9 +27,9 @@ class ChainTree:
 
     def grow(self, round: Round, drafter: ChainDrafter, proposal: Proposal) -> DraftTree:
         root, window = round.inputs.code, round.shape.window  # (images,)
-        draft = drafter.predict_ahead(round)
+        predictions = drafter.predict_ahead(round)
         noise = proposal.noise(round, slice(0, window), 1)
-        tokens, log_hits = proposal.children(draft, noise, 1)  # (images, window, 1)
+        tokens, log_hits = proposal.children(predictions, noise, 1)  # (images, window, 1)
         depths = arange(window + 1, root.device)
         # the score of a path; without its minimum rounding could let it rise
         scores = log_hits[..., 0].cumsum(1).cummin(1).values
@@ -41,7 +41,7 @@ class ChainTree:
             F.pad(scores, (1, 0)),
             height=window,
             width=1,
-            log_q=F.pad(draft.log_q, (0, 0, 0, 1)) if round.keep_q else None,
+            log_q=F.pad(predictions.log_q, (0, 0, 0, 1)) if round.keep_q else None,
         )
 
 

@@ -19,7 +19,7 @@ REFRESH, HALVED = 0.2, 14
 
 
 class LevelPolicy:
-    """Grows trees level by level: picks nodes, expands them, takes children."""
+    """Grows trees level by level: picks nodes, and takes their children from the drafter."""
 
     largest: TreeShape
 
@@ -31,15 +31,10 @@ class LevelPolicy:
         tree = GrowingTree.root(round.inputs.code, drafter.dtype)
         for level in range(1, round.shape.depth + 1):
             picked = self.pick(tree, round.shape.width)  # (images, k)
-            draft = drafter.expand(tree, picked, round)
+            tokens, log_hits, log_q = drafter.children(tree, picked, round, proposal)
             count = self.children(level, round.shape.width)
-            if (children := draft.children) is None:
-                noise = proposal.noise(round, slice(level - 1, level), picked.shape[1])
-                # one child is estimated as it is among more, which other images may have
-                children = proposal.children(draft, noise, max(count, 2))
-            tokens, log_hits = (values[..., :count] for values in children)
-            log_hits = within_limits(log_hits, round, level)
-            tree = tree.extend(picked, tokens, log_hits, draft.log_q if round.keep_q else None)
+            log_hits = within_limits(log_hits[..., :count], round, level)
+            tree = tree.extend(picked, tokens[..., :count], log_hits, log_q)
         return tree
 
     def pick(self, tree: GrowingTree, width: int) -> Tensor:

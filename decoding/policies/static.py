@@ -41,25 +41,29 @@ class StaticTree(LevelPolicy):
             sorted({path[:-1] for path in paths if len(path) == level})
             for level in range(1, self.depth + 1)
         ]
-        counts = [*map(len, self.expanded), *(self.children(n + 1, 0) for n in range(self.depth))]
-        self.largest = TreeShape(self.depth, max(counts), len(paths))
+        # children per expanded node, by level: as many as the widest has
+        self.counts = [
+            1 + max(path[-1] for path in paths if len(path) == level)
+            for level in range(1, self.depth + 1)
+        ]
+        width = max(*map(len, self.expanded), *self.counts)
+        self.largest = TreeShape(self.depth, width, len(paths))
 
     @cached_property
     def _ranks(self) -> list[dict[RankPath, int]]:
         """The index of each rank path in its level of the grown tree.
 
-        There every expanded node of a level has as many children as the widest; `grow` drops those
-        that are not listed.
+        There every expanded node has its level's count of children; `grow` drops unlisted ones.
         """
         levels: list[dict[RankPath, int]] = [{(): 0}]
         for level, parents in enumerate(self.expanded, 1):
-            ranks = range(self.children(level, 0))
+            ranks = range(self.counts[level - 1])
             paths = [(*parent, rank) for parent in parents for rank in ranks]
             levels.append({path: index for index, path in enumerate(paths)})
         return levels
 
     def children(self, level: int, width: int) -> int:
-        return 1 + max(path[-1] for path in self.paths if len(path) == level)
+        return self.counts[level - 1]
 
     def pick(self, tree: GrowingTree, width: int) -> Tensor:
         ranks = self._ranks[tree.height]

@@ -7,7 +7,7 @@ p_n. The longest such block counts.
 
 from dataclasses import replace
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.rules.traversal import Traversal
 from decoding.verifiers.host import Array, ImageTree
 
@@ -17,10 +17,10 @@ class BlockVerification(Traversal):
 
     name = "block_verification"
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         return super().judge(first_chain(tree), noise)
 
-    def judge_greedily(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge_greedily(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         return super().judge_greedily(first_chain(tree), noise)
 
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from torch import Tensor
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.rules import CoolSettings
 from decoding.verifiers.host import Choice, ImageTree, Walk, normalised
 
@@ -28,7 +28,7 @@ class CoolSd(Walk):
     def __init__(self, settings: CoolSettings, nearest: Tensor | None = None):
         self.settings = settings
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         depth = tree.depths[node]
         factor = max(1.0, self.settings.delta * math.exp(-FALL * depth))
         p, drawn = tree.p(node), []

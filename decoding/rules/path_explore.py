@@ -7,7 +7,7 @@ one has to succeed, tokens that are easily accepted come up more often than p sa
 chain has the target's distribution.
 """
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import Array, HostRule, ImageTree, residual
 
 
@@ -18,13 +18,13 @@ class PathExplore(HostRule):
     lossless = False
     reads_distributions = True
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         accepted = self._accepted(tree, 0, noise)
         last = max(sorted(accepted), key=tree.depths.__getitem__)  # of several the first
         p = tree.p(last)
         return tree.path_to(last), residual(p, tree.q(last)) if tree.children[last] else p
 
-    def _accepted(self, tree: ImageTree, node: int, noise: ImageNoise) -> list[int]:
+    def _accepted(self, tree: ImageTree, node: int, noise: HostNoise) -> list[int]:
         """Return a node and those of its descendants whose whole paths are accepted."""
         accepted = [node]
         if not tree.children[node]:

@@ -7,7 +7,7 @@ no sibling before has to be refused for the next to count, easily accepted token
 the repaired rule is `sampled`, which stops at the first accepted sibling.
 """
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import Array, HostRule, ImageTree, residual
 
 
@@ -18,7 +18,7 @@ class SjdPac(HostRule):
     lossless = False
     reads_distributions = True
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         left = {}  # node -> what its children have left of p
         pending, last = [0], 0
         while pending:

@@ -7,7 +7,7 @@ often than p has it; if no draw is accepted, the token is drawn from the rest of
 
 import numpy as np
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import Array, Choice, ImageTree, Walk, normalised
 
 
@@ -22,7 +22,7 @@ class SpecTr(Walk):
     name = "spectr"
     reads_distributions = True
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         p, children = tree.p(node), tree.children[node]
         if not children:
             return None, p

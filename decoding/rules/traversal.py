@@ -10,7 +10,7 @@ after the parent.
 
 import numpy as np
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import TINY, Array, HostRule, ImageTree, normalised
 
 
@@ -23,12 +23,12 @@ class Traversal(HostRule):
     name = "traversal"
     reads_distributions = True
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         last, distribution = self._accepted(tree, 0, 1.0, noise)
         return tree.path_to(last), distribution
 
     def _accepted(
-        self, tree: ImageTree, node: int, weight: float, noise: ImageNoise
+        self, tree: ImageTree, node: int, weight: float, noise: HostNoise
     ) -> tuple[int, Array] | None:
         """Return the accepted one of a node and its descendants, and P after it; or None.
 

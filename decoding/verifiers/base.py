@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decoding.positional_noise import NodeNoise
+from decoding.noise_table import NodeNoise
 from decoding.tree import DraftTree
 
 

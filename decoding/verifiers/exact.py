@@ -7,7 +7,7 @@ prefix. A draft token is right exactly if it is that choice; no chance is left i
 import torch
 from torch import Tensor
 
-from decoding.positional_noise import NodeNoise
+from decoding.noise_table import NodeNoise
 from decoding.sampling import choose
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from decoding.device import on_device, to_host
-from decoding.noise import ImageNoise
-from decoding.positional_noise import NodeNoise
+from decoding.noise import HostNoise
+from decoding.noise_table import NodeNoise
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 
@@ -71,7 +71,7 @@ class HostRule:
     reads_distributions = False
     emptied = "rounding has left no token to draw"
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         """Judge a tree above temperature 0.
 
         Returns:
@@ -80,7 +80,7 @@ class HostRule:
         """
         raise NotImplementedError
 
-    def judge_greedily(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge_greedily(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         """Judge a tree at temperature 0: a child has to be the target's argmax."""
         path = [0]
         while True:
@@ -111,11 +111,11 @@ class HostRule:
 class Walk(HostRule):
     """Goes down from the root while a child is accepted, judging children in the tree's order."""
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         """Return the accepted child of a node."""
         raise NotImplementedError
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         path = [0]
         while True:
             child, distribution = self.choose_child(tree, path[-1], noise)

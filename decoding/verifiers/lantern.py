@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from configs.rules import LanternSettings
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import TINY, Array, Choice, ImageTree, Walk, normalised, point_mass
 
 
@@ -29,7 +29,7 @@ class Lantern(Walk):
         """nearest: (codes, n) the codes nearest to every code, nearest first; k are used."""
         self.settings, self.nearest = settings, nearest.cpu().numpy()
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         p, moved, left = tree.p(node), 0.0, 1.0  # shares of p as it is before the first child
         drawn: list[int] = []
         for child in tree.children[node]:
@@ -63,7 +63,7 @@ class Lantern(Walk):
             p = np.maximum(p - q, 0)
         return np.full(len(p), 1 / len(p)) if reference and not p.any() else normalised(p)
 
-    def judge_greedily(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge_greedily(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         """Judge a tree at temperature 0.
 
         A child is accepted if it is the argmax once its probability is replaced, and the longest
@@ -118,7 +118,7 @@ class LanternCoupled(Lantern):
     name = "lantern_coupled"
     reads_distributions = False
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         # by log p, not by p in fp64: with delta = 0 it has to be the choice of the exact rule
         choice = int((tree.log_p[node] + noise.target(tree.depths[node])).argmax())
         # reversed, so that of children with the same token the first one stays

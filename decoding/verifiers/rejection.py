@@ -1,6 +1,6 @@
 """Randomised acceptance of children that were not drawn: the rule of EAGLE-2 (arXiv 2406.16858)."""
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import Choice, ImageTree, Walk, normalised
 
 
@@ -12,7 +12,7 @@ class Rejection(Walk):
 
     name = "rejection"
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         p = tree.p(node)
         for child in tree.children[node]:
             token = tree.tokens[child]

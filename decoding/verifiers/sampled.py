@@ -1,6 +1,6 @@
 """Randomised acceptance of children drawn from q: the rule of EAGLE-1 (arXiv 2401.15077)."""
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import Array, Choice, ImageTree, Walk, residual
 
 
@@ -14,7 +14,7 @@ class Sampled(Walk):
     name = "sampled"
     reads_distributions = True
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         p, drawn = tree.p(node), []
         for child in tree.children[node]:
             token, q = tree.tokens[child], tree.q(node, drawn)

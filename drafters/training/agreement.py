@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from decoding.noise import gumbel
 from decoding.proposals import COMPARED
 from decoding.sampling import SamplingDistribution, choose
-from drafters.training.losses import Levels, unroll
+from drafters.training.losses import DraftLevels, unroll
 from drafters.training.rows import Rows
 from models.target import TargetModel
 
@@ -25,7 +25,7 @@ def draft_distributions(
     depths: int,
 ) -> list[Tensor]:
     """Return log q (images, tokens - k, vocab) per tree level k, of the tokens from number k on."""
-    levels = Levels.of(target.grid, depths, rows.ids.device)
+    levels = DraftLevels.of(target.grid, depths, rows.ids.device)
     return [
         distribution(target.score(features))
         for features in levels.read(unroll(head, rows, levels.depths))
@@ -36,17 +36,19 @@ def target_distribution(
     target: TargetModel, rows: Rows, distribution: SamplingDistribution
 ) -> Tensor:
     """Return log p (images, tokens - 1, vocab) of the tokens from number 1 on."""
-    return distribution(target.score(Levels.of(target.grid, 1, rows.ids.device).wanted(rows)))
+    return distribution(
+        target.score(DraftLevels.of(target.grid, 1, rows.ids.device).target_features(rows))
+    )
 
 
-class Gathered:
+class LevelFigures:
     """Collects by level where a drafter's candidates hold the target's choice."""
 
     def __init__(self) -> None:
         # (level, proposal or "", figure) -> its values (n,) of some positions each
         self.values: defaultdict[tuple[int, str, str], list[Tensor]] = defaultdict(list)
 
-    def judge(
+    def add_image(
         self,
         target: TargetModel,
         head: nn.Module,
@@ -80,8 +82,8 @@ class Gathered:
             "coupled": held(log_q + noise, choices),
             "": {"total_variation": apart},
         }
-        for proposal, found in figures.items():
-            for name, values in found.items():
+        for proposal, values_of in figures.items():
+            for name, values in values_of.items():
                 self.values[level, proposal, name].append(values.float().cpu())
 
     def table(self) -> list[dict[str, Any]]:
@@ -89,8 +91,8 @@ class Gathered:
         rows: dict[int, dict[str, Any]] = {}
         for (level, proposal, name), values in self.values.items():
             row = rows.setdefault(level, {"depth": level})
-            place = row.setdefault(proposal, {}) if proposal else row
-            place[name] = torch.cat(values).mean().item()
+            entry = row.setdefault(proposal, {}) if proposal else row
+            entry[name] = torch.cat(values).mean().item()
         return list(rows.values())
 
 
@@ -100,8 +102,8 @@ def held(values: Tensor, choices: Tensor) -> dict[str, Tensor]:
     hit_k: among the best k. cut: no, since the drafter's top-k or top-p excludes them.
     """
     hit = values.topk(max(CANDIDATES), -1).indices == choices[:, None]
-    found = {f"hit_{k}": hit[:, :k].any(-1) for k in CANDIDATES}
-    return found | {"cut": values.gather(1, choices[:, None])[:, 0] == -torch.inf}
+    hits = {f"hit_{k}": hit[:, :k].any(-1) for k in CANDIDATES}
+    return hits | {"cut": values.gather(1, choices[:, None])[:, 0] == -torch.inf}
 
 
 def compared(values: Tensor, choices: Tensor) -> tuple[Tensor, Tensor, Tensor]:

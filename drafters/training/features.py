@@ -119,7 +119,7 @@ def cached(
     images: Sequence[int],
     folder: Path,
     source: Mapping[str, object],
-    crew: Processes,
+    processes: Processes,
     progress: Progress,
 ) -> Cached:
     """Add what the folder lacks of these images, each process to its own shards; return its reader.
@@ -131,23 +131,23 @@ def cached(
             has no room.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, computed, source, crew)
+    _claim(folder, computed, source, processes)
     numbers = {image // _SHARD for image in images}
     held = {image for number in numbers for image in _held(shard_path(folder, number))}
     absent = [image for image in images if image not in held]
     need, free = computed.bytes_of(absent), shutil.disk_usage(folder).free
-    if crew.rank == 0 and absent:
+    if processes.rank == 0 and absent:
         size = f"{need:,} bytes; the disk has {free:,}"
         progress.note(f"features of {plural(len(absent), 'image')} into {folder}: {size}")
     if need > free:
         allowed = f"a folder on a disk with {need:,} bytes free; this one has {free:,}"
         refuse("cache_features", str(folder), allowed)
     # none may write before all have listed what is missing, since they share out that list
-    crew.agree("cache_features", str(folder), absent)
+    processes.agree("cache_features", str(folder), absent)
     shards = groupby(sorted(absent), lambda image: image // _SHARD)
-    own = crew.share([(number, [*new]) for number, new in shards])
+    own = processes.share([(number, [*new]) for number, new in shards])
     with ExitStack() as stack:
-        if crew.rank == 0 and absent:  # files are read and written anew with more images
+        if processes.rank == 0 and absent:  # files are read and written anew with more images
             try:
                 stack.enter_context(lock(folder / ".lock"))
             except BlockingIOError:
@@ -157,7 +157,7 @@ def cached(
             path = shard_path(folder, number)
             replace_file(path, _shard(computed, new, path))
         # whoever reads needs the other processes' shards, too
-        crew.wait()
+        processes.wait()
     return Cached(folder, computed.target.device)
 
 
@@ -184,7 +184,9 @@ def _shard(computed: Computed, images: Sequence[int], path: Path) -> bytes:
     return save(tensors, prompts)
 
 
-def _claim(folder: Path, computed: Computed, source: Mapping[str, object], crew: Processes) -> None:
+def _claim(
+    folder: Path, computed: Computed, source: Mapping[str, object], processes: Processes
+) -> None:
     """Note what the folder's features are of; a SettingsError if they are of something else."""
     about = {
         **source,
@@ -194,10 +196,10 @@ def _claim(folder: Path, computed: Computed, source: Mapping[str, object], crew:
         "layers": list(computed.layers) or None,
     }
     path = folder / "about.json"
-    if crew.rank == 0 and not path.exists():
+    if processes.rank == 0 and not path.exists():
         replace_file(path, json.dumps(about).encode())
-    crew.wait()  # or others might look for the file before it is written
-    crew.agree("cache_features", str(folder), path.exists())
+    processes.wait()  # or others might look for the file before it is written
+    processes.agree("cache_features", str(folder), path.exists())
     noted = read_object(path)
     for name, value in about.items():
         if noted.get(name) != value:

@@ -70,7 +70,7 @@ def _branch(slots: list[Tensor], depth: int, level: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Levels:
+class DraftLevels:
     """Which predictions of `unroll` a tree reads.
 
     Level k drafts token c from the root c - k; a row end in between takes a slot of its own, so a
@@ -84,7 +84,7 @@ class Levels:
     depths: int  # how many `unroll` must give
 
     @staticmethod
-    def of(grid: ImageGrid, levels: int, device: torch.device) -> "Levels":
+    def of(grid: ImageGrid, levels: int, device: torch.device) -> "DraftLevels":
         """Return the levels for images of a grid."""
         tokens = torch.arange(grid.tokens, device=device)
         drafted = grid.slots(grid.tokens - 1)
@@ -96,9 +96,9 @@ class Levels:
             before = (above - 1) * drafted - (above - 1) * (above - 2) // 2
             indices.append(before + grid.slots(tokens[level:]) - above)
             deepest = max(deepest, int(above.max()))
-        return Levels(grid.slots(tokens[1:]) - 1, tuple(indices), deepest)
+        return DraftLevels(grid.slots(tokens[1:]) - 1, tuple(indices), deepest)
 
-    def wanted(self, rows: Rows) -> Tensor:
+    def target_features(self, rows: Rows) -> Tensor:
         """Return the target's features (rows, tokens - 1, hidden) that score tokens 1, 2, ..."""
         return rows.features[:, rows.prompt + self.slots]
 
@@ -150,7 +150,7 @@ class EagleLoss:
     """
 
     target: TargetModel  # frozen; its head turns features into logits
-    levels: Levels  # what is scored
+    levels: DraftLevels  # what is scored
     cfg: float = 3.0  # guidance scale of the distribution; with 1 every row has its own
     weights: tuple[float, float, float] = (1.0, 0.1, 0.0)  # of the parts; a third of 0 is skipped
     shift: int = 1  # as for `unroll`
@@ -161,16 +161,16 @@ class EagleLoss:
         self, head: Callable[..., Tensor], rows: Rows, noise: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the loss, and its parts (levels, 3) detached."""
-        wanted = self.levels.wanted(rows)
+        targets = self.levels.target_features(rows)
         with torch.no_grad():
-            distribution = guided(self.target, wanted, self.cfg).softmax(-1)
+            distribution = guided(self.target, targets, self.cfg).softmax(-1)
         outputs = unroll(head, rows, self.levels.depths, noise, self.shift)
         predicted = self.levels.read(outputs)
         parts = []
         for level, features in enumerate(predicted):
             p = distribution[:, level:]
             log_q = guided(self.target, features, self.cfg).log_softmax(-1)
-            goal = wanted[:, level:, : features.shape[-1]]  # without hidden states
+            goal = targets[:, level:, : features.shape[-1]]  # without hidden states
             regression = F.smooth_l1_loss(features.float(), goal.float())
             differ = torch.zeros_like(regression)
             if self.weights[2]:

@@ -110,7 +110,7 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
 def apply_gradients(
     weights: Sequence[Tensor],
     optimizers: Sequence[torch.optim.Optimizer],
-    crew: Processes,
+    processes: Processes,
     rate: float,
     clip: float,
     figure: Tensor,
@@ -122,7 +122,7 @@ def apply_gradients(
     """
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     # before clipping, so that every process clips by the same norm
-    crew.average([*gradients, figure])
+    processes.average([*gradients, figure])
     nn.utils.clip_grad_norm_(weights, clip)
     for optimizer in optimizers:
         for group in optimizer.param_groups:

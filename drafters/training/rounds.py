@@ -1,27 +1,28 @@
 """Closed-loop rounds of a block drafter: what its window held, and what the target then chose.
 
-How stale a window is depends on the drafts of the rounds before, so rounds are drawn by the drafter
-in training itself, with the captions and seeds of the training images.
+How stale the recalled states are depends on the drafts of the rounds before, so the drafter in
+training generates images itself, with the captions and seeds of the training images.
 """
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from decoding.device import Stopwatch
 from decoding.engine import Engine
 from decoding.images import ImageState, Job, Speculation
 from decoding.policies.dynamic import DynamicTree
-from decoding.proposals import Coupled
+from decoding.proposals import Coupled, Proposal
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.seeds import image_seed
+from decoding.stopwatch import Stopwatch
 from decoding.verifiers.exact import Exact
-from drafters.block import PASSES, BlockDrafter, BlockHead, Drafted, Window
-from drafters.hidden_states import Nodes
+from drafters.block import BlockDrafter, BlockHead, HeadPasses
+from drafters.state_memory import NodeStates
 from drafters.training.shards import Tokens
+from drafters.window import PASSES, WindowPass
 from models.base import PromptRows
 from models.target import TargetModel
 
@@ -30,19 +31,19 @@ SHAPE = TreeShape(16, 3, 16)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a drafter read of one image in a pass of its head; tensors hold all images."""
+class RecordedPass:
+    """What the head read of one image in a pass; tensors hold all images."""
 
     row: int  # of the image
     root: int  # position of the last decided token
-    nodes: Nodes  # of the tree before
-    recent: Tensor  # (images, REACH) the last decided tokens, the root's first
-    best: Tensor  # (images, steps) the window's best candidates
-    before: Tensor  # (images, guidance, steps, hidden) features before them
+    nodes: NodeStates  # of the tree before
+    recent: Tensor  # (images, SUFFIX) the last decided tokens, the root's first
+    best: Tensor  # (images, positions) the window's best candidates
+    before: Tensor  # (images, guidance, positions - 1, hidden) states before those below the root
 
 
-def _of_row(row: int, readings: Sequence[Reading]) -> list[Reading]:
-    """Return an image's readings without other images; copies share what the readings shared."""
+def _of_row(row: int, passes: Sequence[RecordedPass]) -> list[RecordedPass]:
+    """Return an image's passes without other images; copies share what the passes shared."""
     copies: dict[int, Tensor] = {}
 
     def own(values: Tensor) -> Tensor:
@@ -51,32 +52,32 @@ def _of_row(row: int, readings: Sequence[Reading]) -> list[Reading]:
         return copies[id(values)]
 
     return [
-        Reading(
-            0, read.root, Nodes(*map(own, vars(read.nodes).values())),
-            own(read.recent), own(read.best), own(read.before),
+        RecordedPass(
+            0, one.root, NodeStates(*map(own, vars(one.nodes).values())),
+            own(one.recent), own(one.best), own(one.before),
         )
-        for read in readings
+        for one in passes
     ]  # fmt: skip
 
 
 @dataclass
-class Drawn:
-    """An image that was drawn round by round."""
+class RecordedImage:
+    """An image that was generated round by round."""
 
     prompt: PromptRows
     # (guidance, n, hidden) of the target: the prompt's, then those of slots from the first code on
     features: list[Tensor]
     codes: list[Tensor]  # (n,) each, the first code and what followed, row ends included
-    readings: list[Reading] = field(default_factory=list)  # passes of rounds, all or those kept
+    passes: list[RecordedPass] = field(default_factory=list)  # of its rounds, all or those kept
     seed: int = 0
 
     @property
-    def last_readings(self) -> list[Reading]:
-        """Those of the rounds' last passes: their drafts became trees."""
-        return self.readings[PASSES - 1 :: PASSES]
+    def last_passes(self) -> list[RecordedPass]:
+        """The last pass of each round, whose drafts became the tree."""
+        return self.passes[PASSES - 1 :: PASSES]
 
 
-Keep = Callable[[int, Sequence[Reading]], Sequence[Reading]]
+Keep = Callable[[int, Sequence[RecordedPass]], Sequence[RecordedPass]]
 
 
 class RecordingDrafter(BlockDrafter):
@@ -84,74 +85,81 @@ class RecordingDrafter(BlockDrafter):
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
         super().open(images, slots, watch)
-        self.drawn: list[Drawn | None] = [None] * images
-        self.known: tuple[Round, Nodes, Tensor] | None = None  # before the newest round
+        self.images: list[RecordedImage | None] = [None] * images
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         super().prefill(image, prompt, hidden, code)
-        self.drawn[image] = Drawn(prompt, [hidden], [code])
+        self.images[image] = RecordedImage(prompt, [hidden], [code])
 
-    def steps(self, round: Round) -> int:
-        """Return the same in every round, also at the end of an image: rounds are stacked."""
-        return self.largest.reach
+    def begin(self, round: Round, proposal: Proposal) -> None:
+        # windows of one size in every round, also at the end of an image, since they are stacked
+        shape = replace(round.shape, depth=self.largest.reach)
+        super().begin(replace(round, shape=shape), proposal)
 
-    def _mixed(self, predicted: Tensor, window: Window, round: Round) -> Drafted:
-        if self.known is None or self.known[0] is not round:
-            # copies, since the next rounds change these tensors in place
-            nodes = Nodes(*(values.clone() for values in vars(self.memory.nodes).values()))
-            self.known = round, nodes, self.memory.last.recent.clone()
-        read = *self.known[1:], window.codes[..., 0].clone(), window.before
-        roots = (round.inputs.decided[:, 0] - 1).tolist()
-        for row, (drawn, root) in enumerate(zip(self.drawn, roots, strict=True)):
-            if drawn is not None:
-                drawn.readings.append(Reading(row, root, *read))
-        return super()._mixed(predicted, window, round)
+    def source(self, round: Round) -> "RecordedPasses":
+        return RecordedPasses(self, round)
 
     def update(self, result: RoundResult) -> None:
         super().update(result)
         accepted, hidden = result.accepted, result.accepted_hidden
-        for image, count in enumerate(accepted.counts[:, 0].tolist()):
-            if self.drawn[image] is None:
-                continue
-            self.drawn[image].features.append(hidden[image, :, :count].clone())
-            self.drawn[image].codes.append(accepted.codes[image, :count].clone())
+        for row, count in enumerate(accepted.counts[:, 0].tolist()):
+            if (image := self.images[row]) is not None:
+                image.features.append(hidden[row, :, :count].clone())
+                image.codes.append(accepted.codes[row, :count].clone())
+
+
+class RecordedPasses(HeadPasses):
+    """Passes whose inputs are kept with the images."""
+
+    def __init__(self, drafter: RecordingDrafter, round: Round):
+        super().__init__(drafter, round)
+        # copies, since the next rounds change these tensors in place
+        nodes = (values.clone() for values in vars(drafter.memory.nodes).values())
+        self.nodes, self.last = NodeStates(*nodes), self.recent.clone()
+        self.roots = (round.inputs.decided[:, 0] - 1).tolist()
+
+    def read(self, codes: Tensor, states: Tensor) -> WindowPass:
+        inputs = self.nodes, self.last, codes[..., 0].clone(), states[:, :, :-1]
+        for row, (image, root) in enumerate(zip(self.drafter.images, self.roots, strict=True)):
+            if image is not None:
+                image.passes.append(RecordedPass(row, root, *inputs))
+        return super().read(codes, states)
 
 
 @dataclass(frozen=True)
-class DrawnRounds:
-    """Draws images with a drafter as it is now: call it with their numbers in `tokens`."""
+class RecordedRounds:
+    """Generates images with a drafter as it is now: call it with their numbers in `tokens`."""
 
     target: TargetModel
     head: BlockHead
     tokens: Tokens
     distribution: SamplingDistribution
 
-    def __call__(self, images: Sequence[int], keep: Keep | None = None) -> list[Drawn]:
-        """Return the drawn images in this order.
+    def __call__(self, images: Sequence[int], keep: Keep | None = None) -> list[RecordedImage]:
+        """Return the images in this order.
 
-        keep: (index, readings) of a finished image -> those to keep in memory; None: all.
+        keep: (index, passes) of a finished image -> those to keep in memory; None: all.
         """
         head = deepcopy(self.head).to(self.target.dtype)  # what it keeps is for inference alone
         drafter = RecordingDrafter(head, self.target, self.distribution, SHAPE)
         way = Speculation(drafter, DynamicTree(SHAPE, refreshes=True), Coupled())
         # without replay, since recording a round reads numbers of the device
         engine = Engine(self.target, self.distribution, Exact(), len(images), way)
-        drawings: dict[str, Drawn] = {}
+        finished: dict[str, RecordedImage] = {}
 
         def watch(states: Sequence[ImageState | None], result: RoundResult) -> None:
             for row, state in enumerate(states):
                 if state is not None and state.remaining == 0:
-                    drawn, drafter.drawn[row] = drafter.drawn[row], None
-                    drawn.seed = state.job.seed
+                    image, drafter.images[row] = drafter.images[row], None
+                    image.seed = state.job.seed
                     if keep is not None:
-                        kept = keep(int(state.job.id), drawn.readings)
-                        drawn.readings = _of_row(row, kept)
-                    drawings[state.job.id] = drawn
+                        image.passes = _of_row(row, keep(int(state.job.id), image.passes))
+                    finished[state.job.id] = image
 
         engine.watcher = watch
         for _ in engine.generate(self._job(number, image) for number, image in enumerate(images)):
             pass
-        return [drawings[str(number)] for number in range(len(images))]
+        return [finished[str(number)] for number in range(len(images))]
 
     def _job(self, number: int, image: int) -> Job:
         caption, seed = self.tokens.captions[image], self.tokens.seeds[image]

@@ -1,4 +1,4 @@
-"""What a block head predicts in the windows of drawn rounds, and its loss."""
+"""The loss of a block head in the windows of recorded rounds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,40 +10,40 @@ from torch import Tensor
 
 from decoding.device import identity
 from decoding.noise import gumbel
-from decoding.round import hidden_at
+from decoding.tree import hidden_at
 from drafters.block import BlockHead
-from drafters.hidden_states import Stale
-from drafters.similarity import Directions, Recollection, lineage_along
+from drafters.similarity import SimilarNodes, UnitEmbeddings, path_suffixes
+from drafters.state_memory import RecalledStates
 from drafters.training.agreement import compared
 from drafters.training.losses import EagleLoss, agreement, guided
-from drafters.training.rounds import Drawn, Reading
+from drafters.training.rounds import RecordedImage, RecordedPass
 from drafters.training.rows import Joined, Rows, behind_padding, join_rows, mask_of, positions_of
 from models.base import Context
 from models.target import TargetModel
 
-READINGS = 24  # of an image, that a pass of an update trains on
-# Passes of an update over its images, each over other readings: to generate the images takes as
-# long as one to three passes.
-PASSES = 4
-# Steps after which a prediction weighs 1 / e of the first: a round that ends early never reads the
-# later ones (as DFlash weighs the positions of its block, arXiv 2602.06036).
+RECORDED = 24  # passes of an image's rounds that an epoch trains on
+# Epochs of an update over its images, each over other passes: to generate the images takes as long
+# as one to three epochs.
+EPOCHS = 4
+# Positions after which a prediction weighs 1 / e of the first, because a round that ends early
+# never reads later ones (as DFlash weighs the positions of its block, arXiv 2602.06036).
 _FADES = 6
 
 
 @dataclass(frozen=True)
 class Windows:
-    """As many rounds of each of some images, ready for the head: r rounds of so many steps.
+    """Recorded rounds of some images, ready for the head: r windows of `steps` positions.
 
-    Those of an image are adjacent.
+    Every image has as many, side by side.
     """
 
     rows: Rows  # of the images
     roots: Tensor  # (r,) position of the last decided token
     best: Tensor  # (r, steps) the best candidates
     true: Tensor  # (r, steps) the target's choices
-    before: Tensor  # (r, guidance, steps, hidden) features before both
-    stale: Tensor  # (r, guidance, steps, hidden) stale ones after the target's choices
-    similarity: Tensor  # (r, steps) of the tokens that these were recalled from
+    before: Tensor  # (r, guidance, steps - 1, hidden) features before both, below the root
+    recalled: Tensor  # (r, guidance, steps, hidden) features after the target's choices
+    similarity: Tensor  # (r, steps) of the tokens that they were recalled from
     goals: Tensor  # (r, steps) the next positions
     inside: Tensor  # (r, steps) whether these are in the image
     noise: Tensor  # (r, steps, vocab or 1) there
@@ -55,54 +55,57 @@ class Windows:
 
 
 def pick(
-    readings: Sequence[Reading], generator: torch.Generator, count: int = READINGS
-) -> list[Reading]:
-    """Return so many readings of an image, in random order."""
-    order = torch.randperm(len(readings), generator=generator).tolist()
-    # an image with few readings repeats some of them
-    return [readings[order[number % len(order)]] for number in range(count)]
+    passes: Sequence[RecordedPass], generator: torch.Generator, count: int = RECORDED
+) -> list[RecordedPass]:
+    """Return so many passes of an image, in random order."""
+    order = torch.randperm(len(passes), generator=generator).tolist()
+    # an image with few passes repeats some of them
+    return [passes[order[number % len(order)]] for number in range(count)]
 
 
 @torch.no_grad()
 def windows_of(
-    target: TargetModel, images: Sequence[Drawn], picks: Sequence[list[Reading]], greedy: bool
+    target: TargetModel,
+    images: Sequence[RecordedImage],
+    picks: Sequence[list[RecordedPass]],
+    greedy: bool,
 ) -> Windows:
-    """Return rounds of images as tensors; picks: as many of each image; greedy: without noise."""
-    grid, readings = target.grid, list(chain.from_iterable(picks))
+    """Return rounds of images as tensors; picks: equally many per image; greedy: without noise."""
+    grid, passes = target.grid, list(chain.from_iterable(picks))
     slots = torch.stack([torch.cat(image.codes) for image in images])
     rows = join_rows([_rows_of(target, image) for image in images])
-    roots = torch.tensor([reading.root for reading in readings], device=slots.device)
-    best = _stacked(readings, lambda reading: reading.best)
-    recent = _stacked(readings, lambda reading: reading.recent)
+    roots = torch.tensor([one.root for one in passes], device=slots.device)
+    best = _stacked(passes, lambda one: one.best)
+    recent = _stacked(passes, lambda one: one.recent)
     r, steps = best.shape
     indices = roots[:, None] + torch.arange(steps, device=slots.device)
     # steps past the image's end read its last token; the loss leaves them out
     inner = grid.slots(indices.clamp(max=grid.tokens - 1)).unflatten(0, (len(images), -1))
     true = slots.gather(1, inner.flatten(1)).view(r, steps)
-    sequence = torch.cat([recent[:, 1:].flip(1), best], 1)  # (r, REACH - 1 + steps)
-    mixed = torch.cat([true[..., None], lineage_along(sequence)[..., 1:]], 2)
-    stale, similarity = _recalled(target, rows, readings, mixed, indices)
+    sequence = torch.cat([recent[:, 1:].flip(1), best], 1)  # (r, SUFFIX - 1 + steps)
+    suffixes = torch.cat([true[..., None], path_suffixes(sequence)[..., 1:]], 2)
+    recalled, similarity = _recalled(target, rows, passes, suffixes, indices)
     goals = (indices + 1).clamp(max=grid.tokens - 1)
     wide = rows.features.dtype
     if greedy:
         noise = rows.features.new_zeros(r, steps, 1)
     else:
-        each = zip(images, goals.unflatten(0, (len(images), -1)), strict=True)
-        drawn = [gumbel(image.seed, "target", at, target.vocab.size) for image, at in each]
-        noise = torch.cat(drawn)
+        pairs = zip(images, goals.unflatten(0, (len(images), -1)), strict=True)
+        vocab = target.vocab.size
+        noise = torch.cat([gumbel(image.seed, "target", at, vocab) for image, at in pairs])
     return Windows(
         rows, roots, best, true,
-        _stacked(readings, lambda reading: reading.before).to(wide),
-        stale, similarity, goals, indices + 1 < grid.tokens, noise.to(wide),
+        _stacked(passes, lambda one: one.before).to(wide),
+        recalled, similarity, goals, indices + 1 < grid.tokens, noise.to(wide),
     )  # fmt: skip
 
 
-def _stacked(readings: list[Reading], values: Callable[[Reading], Tensor]) -> Tensor:
-    """Return what readings have (images, ...) of their own images, (r, ...)."""
-    return torch.stack([values(reading)[reading.row] for reading in readings])
+def _stacked(passes: list[RecordedPass], values: Callable[[RecordedPass], Tensor]) -> Tensor:
+    """Return what passes have (images, ...) of their own images, (r, ...)."""
+    return torch.stack([values(one)[one.row] for one in passes])
 
 
-def _rows_of(target: TargetModel, image: Drawn) -> Rows:
+def _rows_of(target: TargetModel, image: RecordedImage) -> Rows:
     """Return an image's rows, with features in fp32 or better."""
     prompt, features = image.prompt, torch.cat(image.features, 1)
     ids = torch.cat(image.codes)[:-1] + target.vocab.first_id
@@ -113,29 +116,31 @@ def _rows_of(target: TargetModel, image: Drawn) -> Rows:
 
 
 def _recalled(
-    target: TargetModel, rows: Rows, readings: list[Reading], tokens: Tensor, positions: Tensor
+    target: TargetModel, rows: Rows, passes: list[RecordedPass], suffixes: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return stale features (r, guidance, k, hidden) after tokens, and similarities (r, k).
+    """Return features (r, guidance, k, hidden) as of `RecalledStates.after`, and similarities.
 
-    As `Stale.after`. readings: of the images of `rows`, those of an image side by side. tokens: (r,
-    k, REACH) the last ones, the newest first. positions: (r, k) of the newest.
+    Args:
+        passes: of the images of `rows`, an image's side by side.
+        suffixes: (r, k, SUFFIX).
+        positions: (r, k) of their newest tokens.
     """
-    grid, guidance = target.grid, readings[0].before.shape[1]
-    standing = _stacked(readings, lambda reading: reading.nodes.positions)
-    lineage = _stacked(readings, lambda reading: reading.nodes.lineage)
-    states = _stacked(readings, lambda reading: reading.nodes.hidden)
+    grid, guidance = target.grid, passes[0].before.shape[1]
+    nodes = _stacked(passes, lambda one: one.nodes.positions)
+    node_suffixes = _stacked(passes, lambda one: one.nodes.suffixes)
+    states = _stacked(passes, lambda one: one.nodes.hidden)
     root, above = positions[:, :1], grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     features = rows.features[..., : target.spec.hidden].unflatten(0, (-1, guidance))
-    exact = _features_at(features, rows.prompt - 1 + grid.slots(above))
-    recollection = Recollection.at(positions, standing, lineage, Directions.of(target))
-    return Stale(recollection, states.to(features.dtype), exact).after(tokens)
+    above = _features_at(features, rows.prompt - 1 + grid.slots(above))
+    similar = SimilarNodes.at(positions, nodes, node_suffixes, UnitEmbeddings.of(target))
+    return RecalledStates(similar, states.to(features.dtype), above).after(suffixes)
 
 
 def _features_at(features: Tensor, slots: Tensor) -> Tensor:
     """Return features (images, guidance, n, hidden) at slots (r, k): (r, guidance, k, hidden)."""
-    found = hidden_at(features, slots.view(len(features), -1))
-    return found.unflatten(2, (-1, slots.shape[1])).transpose(1, 2).flatten(0, 1)
+    features = hidden_at(features, slots.view(len(features), -1))
+    return features.unflatten(2, (-1, slots.shape[1])).transpose(1, 2).flatten(0, 1)
 
 
 def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
@@ -158,9 +163,11 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     positions = by_image(after)[:, None] - by_image(rows.origins)[..., None, None]
     visible = mask_of(_seen(rounds, n, by_image(roots), by_image(starts)), rows.features)
     ids = torch.cat([rounds.best, rounds.true], 1) + target.vocab.first_id
-    before = by_image(rounds.before).transpose(1, 2)  # (images, guidance, rounds, steps, hidden)
+    before = by_image(rounds.before).transpose(
+        1, 2
+    )  # (images, guidance, rounds, steps - 1, hidden)
     at_roots = hidden_at(by_image(read), by_image(roots))[:, :, :, None]
-    before = torch.cat([at_roots, before[:, :, :, 1:]] * 2, 3)
+    before = torch.cat([at_roots, before] * 2, 3)
     # each window sees the sequence, but not the others
     cache.keeps = False
     ids = by_image(ids)[:, None].expand(positions.shape).flatten(0, 2)
@@ -190,35 +197,35 @@ def _seen(rounds: Windows, n: int, roots: Tensor, starts: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """What head and target say in some rounds."""
+class WindowScores:
+    """Features and distributions of head and target in some rounds."""
 
     predicted: Tensor  # (r, guidance, steps, hidden) features
-    wanted: Tensor  # (r, guidance, steps, hidden) the target's
+    target: Tensor  # (r, guidance, steps, hidden) features
     log_q: Tensor  # (r, steps, vocab) after the mixture
     log_p: Tensor  # (r, steps, vocab)
 
 
-def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) -> Scored:
-    """Return what the head predicts in some rounds, and what the target does."""
+def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) -> WindowScores:
+    """Score some rounds by head and target."""
     features = rounds.by_image(rounds.rows.features)
     predicted = predict(head, target, rounds).to(features.dtype)
-    mixed = head.mix(predicted, rounds.stale, rounds.similarity)
+    mixed = head.mix(predicted, rounds.recalled, rounds.similarity)
     slots = rounds.rows.prompt - 1 + target.grid.slots(rounds.goals)
-    wanted = _features_at(features[..., : predicted.shape[-1]], slots)
+    exact = _features_at(features[..., : predicted.shape[-1]], slots)
     log_q, log_p = (
-        guided(target, features.flatten(0, 1), cfg).log_softmax(-1) for features in (mixed, wanted)
+        guided(target, features.flatten(0, 1), cfg).log_softmax(-1) for features in (mixed, exact)
     )
-    return Scored(predicted, wanted, log_q, log_p)
+    return WindowScores(predicted, exact, log_q, log_p)
 
 
 @dataclass(frozen=True)
 class BlockLoss:
-    """The loss of an EAGLE head on an image's levels, and the same of its windows' steps.
+    """The loss of an EAGLE head on an image's levels, and the same in its windows.
 
-    The windows' is that of the features that the head predicts, and of the distributions after the
-    mixture, the first steps weighted most. What the mixture is trusted with is fitted besides: to
-    the target's choices, as the estimates of `coupled` drafts.
+    In windows the regression is of the features that the head predicts, the other parts are of the
+    distributions after the mixture, and the first positions weigh most. The sharpness of mixtures
+    is fitted to the target's choices, as the estimates of `coupled` drafts use it.
     """
 
     target: TargetModel
@@ -231,7 +238,7 @@ class BlockLoss:
         return self.eagle.weights
 
     def __call__(
-        self, head: BlockHead, images: list[Drawn], picks: list[list[Reading]]
+        self, head: BlockHead, images: list[RecordedImage], picks: list[list[RecordedPass]]
     ) -> tuple[Tensor, Tensor]:
         """Return the loss, and its parts (levels + steps, 3) detached; picks: of each image."""
         rounds = windows_of(self.target, images, picks, self.greedy)
@@ -250,12 +257,12 @@ class BlockLoss:
         share = (torch.arange(len(parts), device=parts.device) / -_FADES).softmax(0)
         return share.to(parts) @ parts @ parts.new_tensor(self.weights)
 
-    def _steps(self, rounds: Windows, scores: Scored) -> Tensor:
+    def _steps(self, rounds: Windows, scores: WindowScores) -> Tensor:
         """Return the parts (steps, 3): means over the rounds of an image, then over images."""
         # an image's last rounds have fewer steps
         inside = rounds.by_image(rounds.inside)  # (images, rounds, steps)
         share = (inside / inside.sum(1, keepdim=True).clamp_min(1)).flatten(0, 1)  # (r, steps)
-        regression = F.smooth_l1_loss(scores.predicted, scores.wanted, reduction="none")
+        regression = F.smooth_l1_loss(scores.predicted, scores.target, reduction="none")
         p = scores.log_p.exp()
         entropy = -(p * scores.log_q).sum(-1)
         differ = torch.zeros_like(entropy)
@@ -264,15 +271,15 @@ class BlockLoss:
         parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (r, steps, 3)
         return (parts * share[..., None]).sum(0) / len(inside)
 
-    def _fit(self, head: BlockHead, rounds: Windows, scores: Scored) -> Tensor:
-        """Return how badly the mixtures' trust fits the target's choices, a mean like the parts."""
+    def _fit(self, head: BlockHead, rounds: Windows, scores: WindowScores) -> Tensor:
+        """Return how badly the sharpness of mixtures fits the target's choices."""
         inside = rounds.by_image(rounds.inside)  # (images, rounds, steps)
         share = inside / inside.sum((1, 2), keepdim=True).clamp_min(1) / len(inside)
-        trusted = head.confidence(rounds.similarity)[..., None]
-        # detached: the fit changes what the mixture is trusted with, not what is predicted
+        sharpness = head.sharpness_at(rounds.similarity)[..., None]
+        # detached: the fit changes the sharpness, not the predictions
         values = (scores.log_q.detach() + rounds.noise).flatten(0, 1)
         chosen = (scores.log_p + rounds.noise).argmax(-1).flatten()
-        best, which, among = compared(values, chosen)
-        fits = F.cross_entropy(trusted.flatten(0, 1) * best, which, reduction="none")
-        # of an untrained head's drafts none may be chosen; a code that is cut cannot be compared
-        return (fits.where(among, 0) * share.flatten()).sum()
+        best, which, is_among = compared(values, chosen)
+        fits = F.cross_entropy(sharpness.flatten(0, 1) * best, which, reduction="none")
+        # perhaps no draft is chosen, as of an untrained head; a code that is cut is not compared
+        return (fits.where(is_among, 0) * share.flatten()).sum()

@@ -106,7 +106,7 @@ def _tune(settings: TuneSettings, output: Path) -> None:
         print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
     winner = with_fitted([*pairs][rows.index(best)], trials.fitted)
     for numbers in trials.fitted.values():
-        print(f"Recall numbers (share, trust in a mixture, trust alone): {numbers}")
+        print(f"Recall numbers (share, sharpness in a mixture, sharpness alone): {numbers}")
     tuned = trials.fitted | {
         "date": today,
         "revision": revision() or "unknown",

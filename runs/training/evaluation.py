@@ -17,10 +17,10 @@ from decoding.seeds import image_seed
 from drafters.block import BlockHead
 from drafters.eagle import EagleHead
 from drafters.loading import load_drafter
-from drafters.training.agreement import LEVELS, Gathered
+from drafters.training.agreement import LEVELS, LevelFigures
 from drafters.training.features import Rower
 from drafters.training.order import generator
-from drafters.training.rounds import DrawnRounds
+from drafters.training.rounds import RecordedRounds
 from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
 from models.backends import kernels_for
@@ -58,7 +58,7 @@ class Evaluation:
         return figures
 
     def done(self, step: int) -> bool:
-        """Return whether a drafter of this step or a later one is there, measured as asked for."""
+        """Return whether a drafter of this step or later is there, measured with these flags."""
         if not self.path.exists():
             return False
         figures = read_object(self.path)
@@ -66,10 +66,10 @@ class Evaluation:
             if not isinstance(figures.get(name), kind):
                 advice = "Delete it, and the drafter is evaluated again."
                 raise mismatch(str(self.path), f"no {name}", "a file of this training", advice)
-        asked = {name: getattr(self.settings, name) for name in ("eval_images", "eval_method")}
+        flags = {name: getattr(self.settings, name) for name in ("eval_images", "eval_method")}
         folder = self.settings.folder / "drafter"
         written = all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
-        same = figures["step"] >= step and asked.items() <= figures["settings"].items()
+        same = figures["step"] >= step and flags.items() <= figures["settings"].items()
         return same and written
 
     def verdict(self) -> str:
@@ -94,40 +94,40 @@ class Evaluation:
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:
-        """Return `Gathered.table` of the held-out images.
+        """Return `LevelFigures.table` of the held-out images.
 
-        The target's choices are drawn anew, from its distributions after the images' tokens. A
-        block head is judged in rounds that it draws.
+        The target chooses with new noise, by its distributions after the images' tokens. A block
+        head is evaluated in rounds of its own.
         """
         distribution = sampling_distribution(self.settings.sampling)
         if isinstance(head, BlockHead):
             return self._windows(head, distribution)
         count = min(LEVELS, self.target.grid.tokens - 1)
-        gathered = Gathered()
+        figures = LevelFigures()
         for image in self.held:
             rows = self.rows([image]).to(self.target.device, self.target.dtype)
             # images may share a caption, so the image's number tells them apart
             seed = image_seed(self.settings.seed, self.tokens.captions[image], sample=image)
-            gathered.judge(self.target, head, rows, distribution, count, seed)
-        return gathered.table()
+            figures.add_image(self.target, head, rows, distribution, count, seed)
+        return figures.table()
 
     def _windows(self, head: BlockHead, distribution: SamplingDistribution) -> list[dict[str, Any]]:
         """Return the same of a block head; a level is a step of its windows."""
-        gathered = Gathered()
-        source = DrawnRounds(self.target, head, self.tokens, distribution)
+        figures = LevelFigures()
+        source = RecordedRounds(self.target, head, self.tokens, distribution)
         for image in self.held:
-            drawn = source([image])[0]
+            recorded = source([image])[0]
             random = generator(self.settings.seed, "cpu", "rounds of", image)
             # short images have fewer rounds than are picked, and none counts twice
-            picked = pick(drawn.last_readings, random)[: len(drawn.last_readings)]
-            rounds = windows_of(self.target, [drawn], [picked], distribution.greedy)
+            picked = pick(recorded.last_passes, random)[: len(recorded.last_passes)]
+            rounds = windows_of(self.target, [recorded], [picked], distribution.greedy)
             scores = scored(head, self.target, rounds, distribution.cfg)
             for step in range(min(LEVELS, rounds.inside.shape[1])):
                 inside = rounds.inside[:, step]  # a window may reach beyond the image
                 if bool(inside.any()):
                     columns = scores.log_q, scores.log_p, rounds.noise
-                    gathered.add(step + 1, *(column[:, step][inside] for column in columns))
-        return gathered.table()
+                    figures.add(step + 1, *(column[:, step][inside] for column in columns))
+        return figures.table()
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:
         """Return tau and the speed-up over plain decoding, for the first held-out captions."""

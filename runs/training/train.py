@@ -23,10 +23,10 @@ from configs.fields import mismatch, refuse, refusing, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.training.features import CAPTION_FLAGS, Computed, cached, fingerprint
 from drafters.training.heads import embedding_scale, export, head_config, open_head
-from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
-from drafters.training.rounds import DrawnRounds
+from drafters.training.rounds import RecordedRounds
 from drafters.training.shards import Tokens, read_about
+from drafters.training.trainer import Trainer
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from runs.made_of import made_of
@@ -47,14 +47,14 @@ def train(settings: TrainSettings) -> None:
     """Train a drafter, evaluate and export it; the same command continues."""
     device = pick_device(settings.device)
     tokens = read_tokens(settings)
-    crew = launched(device)
-    if settings.batch_size % (settings.accumulate * crew.count):
-        allowed = f"a multiple of --accumulate {settings.accumulate} x {crew.count} processes"
+    processes = launched(device)
+    if settings.batch_size % (settings.accumulate * processes.count):
+        allowed = f"a multiple of --accumulate {settings.accumulate} x {processes.count} processes"
         advice = "A training may go on with another --accumulate."
         refuse("batch_size", settings.batch_size, allowed, advice)
     try:
         with ExitStack() as stack:
-            if crew.rank == 0:
+            if processes.rank == 0:
                 make_writable("output_dir", settings.folder)
                 if settings.cache_features is not None:
                     make_writable("cache_features", Path(settings.cache_features))
@@ -62,10 +62,10 @@ def train(settings: TrainSettings) -> None:
             images = plural(settings.train_images or len(tokens) - settings.holdout, "image")
             what = f"training a drafter on {images} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
-            with Progress(what, settings.steps, shown=crew.rank == 0, unit="step") as progress:
+            with Progress(what, settings.steps, shown=processes.rank == 0, unit="step") as progress:
                 for note in _sampled_otherwise(settings):
                     progress.note(note)
-                Training(settings, open_target(settings.plain), tokens, crew, progress).run()
+                Training(settings, open_target(settings.plain), tokens, processes, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
 
@@ -110,7 +110,7 @@ class Training:
         settings: TrainSettings,
         target: TargetModel,
         tokens: Tokens,
-        crew: Processes,
+        processes: Processes,
         progress: Progress,
     ):
         small = target.grid.preview
@@ -120,14 +120,16 @@ class Training:
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
         with refusing("--train_images: " if settings.train_images else "--holdout: "):
             images, held = tokens.split(settings.holdout, settings.train_images)
-        self.settings, self.crew, self.target = settings, crew, target
+        self.settings, self.processes, self.target = settings, processes, target
         self.progress = progress
         self.config = head_config(settings)  # --start_from may change after the start
         head, self.embedding = open_head(settings, target)
         layers = head.spec.target_layers
         self.fingerprint = fingerprint(tokens)
         # before the first process fills the cache that all read
-        crew.agree("tokens", settings.tokens, self.fingerprint, "the same tokens in all processes")
+        processes.agree(
+            "tokens", settings.tokens, self.fingerprint, "the same tokens in all processes"
+        )
         self.files = made_of(self._identity()) | {"tokens": self.fingerprint}
         if self.embedding is not target.embedding():
             table = self.embedding.cpu().numpy()
@@ -138,13 +140,13 @@ class Training:
             named = {name: getattr(settings, name) for name in CAPTION_FLAGS}
             source |= named | made_of(named)
             folder, used = Path(settings.cache_features), sorted(images + held)
-            rows = cached(rows, used, folder, source, crew, progress)
+            rows = cached(rows, used, folder, source, processes, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens
-        draws = settings.drafter == "block"
-        source = DrawnRounds(target, head, tokens, distribution) if draws else rows
-        self.lessons = Lessons(settings, target, head, (source, images), crew)
+        own_rounds = settings.drafter == "block"
+        source = RecordedRounds(target, head, tokens, distribution) if own_rounds else rows
+        self.trainer = Trainer(settings, target, head, (source, images), processes)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
         # since the last line of the log: parts of the losses; seconds of this command's updates
@@ -153,46 +155,46 @@ class Training:
 
     def run(self) -> None:
         """Do the missing steps and evaluations."""
-        settings, lessons = self.settings, self.lessons
+        settings, trainer = self.settings, self.trainer
         evaluated = self._resume()
-        self.progress.done = lessons.step
+        self.progress.done = trainer.step
         self.progress.begin()
         if self._due() and not evaluated:  # by a command that ended before it was
             self._evaluate()
-        while lessons.step < settings.steps:
-            rate, started = lessons.rate, time.perf_counter()
-            self.recent.append(lessons.update().cpu())
+        while trainer.step < settings.steps:
+            rate, started = trainer.rate, time.perf_counter()
+            self.recent.append(trainer.update().cpu())
             self.seconds.append(time.perf_counter() - started)
             self.progress.update()
-            last = lessons.step == settings.steps
-            if lessons.step % settings.log_every == 0 or last:
+            last = trainer.step == settings.steps
+            if trainer.step % settings.log_every == 0 or last:
                 self._log(rate)
-            if lessons.step % settings.save_every == 0 or last:
+            if trainer.step % settings.save_every == 0 or last:
                 self._save()
             if self._due():
                 self._evaluate()
-        if self.crew.rank == 0:
+        if self.processes.rank == 0:
             print(self.evaluation.verdict())
 
     def _due(self) -> bool:
         """Return whether an evaluation belongs after the last step made."""
-        step = self.lessons.step
+        step = self.trainer.step
         return step == self.settings.steps or (step > 0 and step % self.settings.eval_every == 0)
 
     def _log(self, rate: float) -> None:
         """Write a line of the log."""
-        lessons, parts = self.lessons, torch.stack(self.recent).mean(0)
+        trainer, parts = self.trainer, torch.stack(self.recent).mean(0)
         seconds = fmean(self.seconds)
         self.recent, self.seconds = [], []
-        if self.crew.rank == 0:
-            weighed = zip(PARTS, lessons.loss.weights, parts.T.tolist(), strict=True)
+        if self.processes.rank == 0:
+            weighed = zip(PARTS, trainer.loss.weights, parts.T.tolist(), strict=True)
             self.log.write(
-                step=lessons.step,
-                loss=lessons.loss.total(parts).item(),
+                step=trainer.step,
+                loss=trainer.loss.total(parts).item(),
                 **{name: [round(x, 6) for x in values] for name, w, values in weighed if w},
                 lr=rate,
                 images_per_second=round(self.settings.batch_size / seconds, 3),
-                seconds_left=round(seconds * (self.settings.steps - lessons.step)),
+                seconds_left=round(seconds * (self.settings.steps - trainer.step)),
             )
 
     def _identity(self) -> dict[str, object]:
@@ -201,11 +203,11 @@ class Training:
         return {name: value for name, value in flags.items() if name not in FREE_FLAGS}
 
     def _save(self) -> None:
-        if self.crew.rank == 0:
+        if self.processes.rank == 0:
             # With `recent`, the first line of the log after a resume is a mean over all its steps.
             made = {"settings": self._identity(), "files": self.files}
-            save_state(self.checkpoint, self.lessons.state() | made | {"recent": self.recent})
-        self.crew.wait()
+            save_state(self.checkpoint, self.trainer.state() | made | {"recent": self.recent})
+        self.processes.wait()
 
     def _resume(self) -> bool:
         """Continue from the checkpoint; returns whether its step has been evaluated."""
@@ -213,18 +215,18 @@ class Training:
         if state is not None:
             self._check_flags(state)
             try:
-                self.lessons.load(state)
+                self.trainer.load(state)
                 self.recent = list(state["recent"])
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
-        evaluated = self.evaluation.done(self.lessons.step)  # a foreign file ends it here
+        evaluated = self.evaluation.done(self.trainer.step)  # a foreign file ends it here
         # all must have looked before the first process writes the file
-        seen = self.lessons.step, evaluated
-        self.crew.agree("output_dir", self.settings.output_dir, seen)
-        if self.crew.rank == 0:
+        seen = self.trainer.step, evaluated
+        self.processes.agree("output_dir", self.settings.output_dir, seen)
+        if self.processes.rank == 0:
             if state is None:  # the figures are of a training whose checkpoint was deleted
                 self.evaluation.path.unlink(missing_ok=True)
-            self.log.keep(self.lessons.step)
+            self.log.keep(self.trainer.step)
         return evaluated
 
     def _check_flags(self, state: dict[str, Any]) -> None:
@@ -261,13 +263,13 @@ class Training:
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")
-        if self.crew.rank == 0:
+        if self.processes.rank == 0:
             folder = self.settings.folder / "drafter"
             scale = embedding_scale(self.settings, self.target, self.embedding)
-            with self.lessons.average.applied():
-                export(self.lessons.head, self.config, folder, self.embedding, scale)
-            figures = self.evaluation(folder, self.lessons.step)
+            with self.trainer.average.applied():
+                export(self.trainer.head, self.config, folder, self.embedding, scale)
+            figures = self.evaluation(folder, self.trainer.step)
             shown = {name: figures[name] for name in ("levels", "decoding")}
-            self.log.write(step=self.lessons.step, **shown)
-        self.crew.wait()
+            self.log.write(step=self.trainer.step, **shown)
+        self.processes.wait()
         self.progress.say("")

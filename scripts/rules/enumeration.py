@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from configs.rules import PROPOSALS, loaded
-from decoding.drafter import Draft
 from decoding.noise import NoiseShape
+from decoding.noise_table import NoiseTable
 from decoding.policies.base import TreePolicy
-from decoding.positional_noise import PositionalNoise
-from decoding.proposals import Proposal
+from decoding.proposals import Predictions, Proposal
 from decoding.round import Round
 from decoding.tree import DraftTree
 from decoding.verifiers.host import Array, HostRule, ImageTree, trees_on_host
@@ -93,7 +92,7 @@ class Uniform:
 
 @dataclass
 class EnumeratedNoise:
-    """An image's numbers for rules that judge on the host, as `decoding.noise.ImageNoise`.
+    """An image's numbers for rules that judge on the host, as `decoding.noise.HostNoise`.
 
     A number that is read twice is the same number.
     """
@@ -122,15 +121,15 @@ class Every:
     def noise(self, round: Round, levels: slice, nodes: int) -> None:
         return None
 
-    def children(self, draft: Draft, noise: None, count: int) -> tuple[Tensor, Tensor]:
-        images, nodes, _ = draft.log_q.shape
+    def children(self, predictions: Predictions, noise: None, count: int) -> tuple[Tensor, Tensor]:
+        images, nodes, _ = predictions.log_q.shape
         orders = torch.tensor(list(permutations(range(self.vocab), min(count, self.vocab))))
         tokens = torch.empty(images, nodes, orders.shape[1], dtype=torch.long)
         for node in range(nodes):
             digit = torch.arange(images) // self.outcomes % len(orders)
             tokens[:, node] = orders[digit]
             self.outcomes *= len(orders)
-        q = draft.log_q.exp()
+        q = predictions.log_q.exp()
         for place in range(tokens.shape[2]):
             token = tokens[..., place, None]
             mass = q.sum(-1)
@@ -142,7 +141,7 @@ class Every:
             )
             self.weights *= drawn.prod(1)
             q = q.scatter(2, token, 0)
-        return tokens, draft.log_q.gather(-1, tokens)
+        return tokens, predictions.log_q.gather(-1, tokens)
 
 
 class Drawn(NamedTuple):
@@ -194,7 +193,7 @@ class Case:
 
     def _grown(self, images: int, proposal: Proposal) -> DraftTree:
         shape = NoiseShape(1, self.laws.vocab, False, torch.float64, torch.device("cpu"))
-        noise = PositionalNoise(shape, 0)
+        noise = NoiseTable(shape, 0)
         noise.seeds = [0] * images
         round = round_at(Roots.first(images), self.policy, noise, proposal.samples)
         return self.policy.grow(round, self.laws, proposal)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.verifiers.host import Array, HostRule, ImageTree, point_mass, residual
 from scripts.rules.enumeration import Chance, Uniform, off, runs
 from scripts.rules.rounds import Distributions
@@ -52,7 +52,7 @@ def kept_if_accepted(chance: Chance, position: int, draft: Draft | None, p: Arra
 
     What comes out has the distribution p, by which it is judged next.
     """
-    token, accepted = _coupled(chance, draft, p)
+    token, _ = _coupled(chance, draft, p)
     return Draft(token, p)
 
 
@@ -61,7 +61,7 @@ def kept_with_its_q(chance: Chance, position: int, draft: Draft | None, p: Array
 
     The next iteration divides by that, though the draft went through an acceptance since.
     """
-    token, accepted = _coupled(chance, draft, p)
+    token, _ = _coupled(chance, draft, p)
     return Draft(token, draft.q if accepted else p)
 
 
@@ -209,7 +209,7 @@ class SkippedRound(HostRule):
     lossless = False
     reads_distributions = True
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         nodes = range(1, len(tree.tokens))
         leaves = [n for n in nodes if tree.depths[n] and not tree.children[n]]
         number = noise.accept(0, 0)

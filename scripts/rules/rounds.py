@@ -7,16 +7,17 @@ import torch
 from torch import Tensor
 
 from configs.rules import PROPOSALS, loaded
-from decoding.drafter import Draft
+from decoding.drafter import TreeDrafter
 from decoding.noise import NoiseShape, gumbel_of, stream_key
+from decoding.noise_table import NodeNoise, NoiseTable
 from decoding.policies.base import TreePolicy
-from decoding.positional_noise import NodeNoise, PositionalNoise
+from decoding.proposals import Predictions
 from decoding.round import Round, RoundInputs, RoundShape
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 
 
-class Distributions:
+class Distributions(TreeDrafter):
     """Target's and drafter's distributions (rows, vocab) after every prefix of up to `length`
     tokens, in heap order: the root is row 0, and token t after row r leads to row r vocab + 1 + t.
     """
@@ -43,9 +44,9 @@ class Distributions:
             rows = torch.where(tree.depths == depth, below, rows)
         return rows
 
-    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Predictions:
         whole = self.rows(tree.complete())
-        return Draft(self.log_q[whole.gather(1, picked + tree.newest.first)])
+        return Predictions(self.log_q[whole.gather(1, picked + tree.newest.first)])
 
     def joint(self, length: int) -> Tensor:
         """The probabilities (vocab ** length,) of the first tokens."""
@@ -80,12 +81,10 @@ class Unfavourable(Distributions):
             self.log_p[0], self.log_q[0] = roots[:, :vocab].log().log_softmax(1)
 
 
-def noise_of(
-    seeds: Sequence[int], positions: int, vocab: int, greedy: bool = False
-) -> PositionalNoise:
+def noise_of(seeds: Sequence[int], positions: int, vocab: int, greedy: bool = False) -> NoiseTable:
     """The noise of images with these seeds, all at once: filling image by image would take long."""
     shape = NoiseShape(positions, vocab, greedy, torch.float64, torch.device("cpu"))
-    noise = PositionalNoise(shape, len(seeds))
+    noise = NoiseTable(shape, len(seeds))
     noise.seeds = list(seeds)
     if not greedy:
         keys = torch.tensor([[[stream_key(seed, "target")]] for seed in seeds])
@@ -112,7 +111,7 @@ def one_round(
     policy: TreePolicy,
     proposal: str,
     verifier: Verifier,
-    noise: PositionalNoise,
+    noise: NoiseTable,
     roots: Roots | None = None,
 ) -> tuple[DraftTree, Verdict]:
     """Grow and judge one tree per image."""
@@ -125,7 +124,7 @@ def one_round(
     return tree, verifier(tree, log_p, NodeNoise(noise, tree.depths, roots.decided))
 
 
-def round_at(roots: Roots, policy: TreePolicy, noise: PositionalNoise, keep_q: bool) -> Round:
+def round_at(roots: Roots, policy: TreePolicy, noise: NoiseTable, keep_q: bool) -> Round:
     """The round of images at these roots, all with the policy's largest tree."""
     images, largest = len(noise.seeds), policy.largest
     streams = torch.tensor([[stream_key(seed, f"draft {roots.rounds}")] for seed in noise.seeds])

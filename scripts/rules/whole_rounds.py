@@ -20,11 +20,11 @@ from torch import Tensor
 
 from configs.rules import PROPOSALS, RULES, loaded
 from decoding.drafter import Drafter
-from decoding.noise import ImageNoise, stream_key
+from decoding.noise import HostNoise, stream_key
+from decoding.noise_table import NoiseTable
 from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.positional_noise import PositionalNoise
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
 from decoding.rules import spectr
@@ -157,9 +157,9 @@ def decode(cell: Cell, seeds: range) -> tuple[Tensor, Tensor, float]:
     return tokens[:, :TOKENS], refused[:, :TOKENS], accepted
 
 
-def subset(noise: PositionalNoise, images: Tensor) -> PositionalNoise:
+def subset(noise: NoiseTable, images: Tensor) -> NoiseTable:
     """Return the noise of some of the images."""
-    some = PositionalNoise(noise.shape, 0)
+    some = NoiseTable(noise.shape, 0)
     some.table, some.seeds = noise.table[images], [noise.seeds[i] for i in images.tolist()]
     return some
 
@@ -234,7 +234,7 @@ def row(cell: Cell, result: Outcome) -> str:
 class Keeps(Rejection):
     """Leaves refused children in the distribution."""
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> tuple:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> tuple:
         child, left = super().choose_child(tree, node, noise)
         return child, tree.p(node) if child is None else left
 
@@ -259,24 +259,24 @@ class BlockKeepsRest(BlockVerification, KeepsRest):
 
 def shared_by_cousins() -> AbstractContextManager:
     """All children of a level are drawn with the same numbers."""
-    draft = PositionalNoise.draft
+    draft = NoiseTable.draft
 
-    def level_wise(noise: PositionalNoise, keys: Tensor, at: Tensor, parents: Tensor) -> Tensor:
+    def level_wise(noise: NoiseTable, keys: Tensor, at: Tensor, parents: Tensor) -> Tensor:
         return draft(noise, keys, at, torch.zeros_like(parents))
 
-    return patch.object(PositionalNoise, "draft", level_wise)
+    return patch.object(NoiseTable, "draft", level_wise)
 
 
 def accepts_with(role: str) -> AbstractContextManager:
     """Drafts are accepted with numbers of another stream."""
     key = property(lambda noise: stream_key(noise.seed, role))
-    return patch.object(ImageNoise, "_accept_key", key)
+    return patch.object(HostNoise, "_accept_key", key)
 
 
 def residual_is_target() -> AbstractContextManager:
     """What is left of p is drawn from with the target's noise, which drafts were chosen with."""
 
-    def judged(rule: HostRule, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+    def judged(rule: HostRule, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         path, left = judge(rule, tree, noise)
         with np.errstate(divide="ignore"):
             choice = int((np.log(left) + noise.target(len(path) - 1)).argmax())

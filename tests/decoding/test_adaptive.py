@@ -7,8 +7,7 @@ import pytest
 
 from configs.schema import AdtSettings
 from decoding.policies.adaptive import AdaptiveController
-from decoding.policies.base import Outcome
-from decoding.round import TreeShape
+from decoding.round import ImageRound, TreeShape
 from models.base import ImageGrid
 
 COLUMNS, NODES, TOKENS = 5, 12, 100
@@ -21,11 +20,11 @@ def controller(seed: int = 0, **changes: object) -> AdaptiveController:
     return AdaptiveController(replace(SETTINGS, **changes), NODES, ImageGrid(8, COLUMNS), seed)
 
 
-def outcome(accepted: int, levels: int, confidence: float = 0.0) -> Outcome:
-    return Outcome(position=0, accepted=accepted, levels=levels, confidence=confidence)
+def outcome(accepted: int, levels: int, confidence: float = 0.0) -> ImageRound:
+    return ImageRound(0, accepted, levels, levels, confidence, (), ())
 
 
-def run(one: AdaptiveController, outcomes: list[Outcome]) -> list[tuple[int, int]]:
+def run(one: AdaptiveController, outcomes: list[ImageRound]) -> list[tuple[int, int]]:
     """Depth and width of the first tree and of those after each outcome."""
     shapes, position = [], 1
     for result in [*outcomes, None]:
@@ -60,7 +59,7 @@ def test_confidence_adaptation_uses_the_drafters_own_estimate() -> None:
     assert run(controller(adapt="confidence"), outcomes) == [(4, 4), (6, 3), (4, 4)]
 
 
-def reference(settings: AdtSettings, outcomes: list[Outcome]) -> list[tuple[int, int]]:
+def reference(settings: AdtSettings, outcomes: list[ImageRound]) -> list[tuple[int, int]]:
     """Acceptance adaptation by the formulas; owner[i] is the tree that decided position i."""
     owner: list[tuple[int, int, float] | None] = [None]
     shapes = []
@@ -76,7 +75,7 @@ def reference(settings: AdtSettings, outcomes: list[Outcome]) -> list[tuple[int,
         depth = max(settings.d_min, min(settings.d_max, depth))
         width = max(settings.k_min, min(settings.k_max, width))
         shapes.append((depth, width))
-        owner += [(depth, width, result.accepted / result.levels)] * (result.accepted + 1)
+        owner += [(depth, width, result.accepted / result.depth)] * (result.accepted + 1)
     return shapes
 
 

@@ -26,7 +26,7 @@ from configs.rules import PROPOSALS, RULES, LanternSettings
 from decoding import noise
 from decoding.cache import KVCache
 from decoding.images import FinishedImage, Job, RoundStats
-from decoding.positional_noise import PositionalNoise
+from decoding.noise_table import NoiseTable
 from decoding.verifiers.base import Verdict
 from decoding.verifiers.exact import Exact
 from models.guidance import SequentialGuidance
@@ -207,7 +207,10 @@ def odd_figures(image: FinishedImage, rounds: list[RoundStats]) -> str:
     for number, stats in enumerate(rounds):
         if (stats.round, stats.position) != (number, position):
             return f"round {number} at position {position} is told as {stats}"
-        if not (stats.accepted <= stats.depth and len(stats.top1) == stats.accepted + 1):
+        if not (
+            stats.accepted <= stats.verified_depth <= stats.drafted_depth
+            and len(stats.top1) == stats.accepted + 1
+        ):
             return f"{stats}"
         position += stats.accepted + 1
     if position != len(image.codes) or image.tau != (position - 1) / len(rounds):
@@ -278,12 +281,12 @@ def forgets_to_move(patch: pytest.MonkeyPatch) -> None:
 
 def mixes_up_images(patch: pytest.MonkeyPatch) -> None:
     """The second image of a batch has the noise of the first."""
-    fill = PositionalNoise.fill
+    fill = NoiseTable.fill
 
     def wrong(self, image: int, seed: int) -> None:
         fill(self, image, self.seeds[0] if image == 1 else seed)
 
-    patch.setattr(PositionalNoise, "fill", wrong)
+    patch.setattr(NoiseTable, "fill", wrong)
 
 
 @pytest.mark.parametrize("fault", [accepts_a_wrong_token, forgets_to_move, mixes_up_images])

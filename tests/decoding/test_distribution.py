@@ -119,7 +119,7 @@ def test_one_noise_row_for_all_positions_is_found_out(sampled, p, monkeypatch) -
         return original(seed, role, positions * 0, width)
 
     original = noise.gumbel
-    monkeypatch.setattr("decoding.positional_noise.gumbel", reused)
+    monkeypatch.setattr("decoding.noise_table.gumbel", reused)
     assert p_value(sampled(METHODS["coupled"]), p) < 1e-8
 
 

@@ -133,7 +133,11 @@ def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> Non
     drafts = oracle(session, truth[DISTRIBUTIONS[0]])
     engine = scripted(session, DISTRIBUTIONS[0], policy, drafts, 1)
     rounds = [step.rounds[0] for step in engine.generate(JOBS[:1])]
-    assert [(r.position, r.depth, r.accepted) for r in rounds] == [(1, 2, 2), (4, 4, 4), (9, 6, 6)]
+    assert [(r.position, r.drafted_depth, r.accepted) for r in rounds] == [
+        (1, 2, 2),
+        (4, 4, 4),
+        (9, 6, 6),
+    ]
 
 
 Rounds = dict[str, list[RoundStats]]  # by job

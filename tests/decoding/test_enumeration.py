@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from configs.rules import RULES, loaded
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
+from decoding.noise_table import NodeNoise
 from decoding.policies.base import TreePolicy
 from decoding.policies.static import StaticTree
-from decoding.positional_noise import NodeNoise
 from decoding.rules.path_explore import PathExplore
 from decoding.rules.spectr import SpecTr
 from decoding.sampling import choose
@@ -92,7 +92,7 @@ def test_the_exact_rule_gives_the_tokens_of_plain_decoding_on_every_tree(tree) -
 class Careless(Sampled):
     """Accepts the first child outright at one node in a thousand."""
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> tuple:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> tuple:
         if tree.children[node] and noise.accept(tree.depths[node], -1 - node) < 0.001:
             return tree.children[node][0], tree.p(node)
         return super().choose_child(tree, node, noise)
@@ -101,12 +101,12 @@ class Careless(Sampled):
 class OneNumber(Sampled):
     """Judges all siblings with the same number."""
 
-    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> tuple:
+    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> tuple:
         return super().choose_child(tree, node, _Shared(noise))
 
 
 class _Shared:
-    def __init__(self, noise: ImageNoise):
+    def __init__(self, noise: HostNoise):
         self.noise = noise
 
     def accept(self, depth: int, column: int) -> Uniform:

@@ -9,9 +9,9 @@ from fakes import DictatedStreams, tree_of
 from torch import Tensor
 
 from configs.schema import LanternSettings
+from decoding.noise_table import NodeNoise
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.positional_noise import NodeNoise
 from decoding.round import TreeShape
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verifier

@@ -7,7 +7,7 @@ from small import open_lumina
 
 from configs.methods import MethodSettings
 from decoding.noise import NoiseShape
-from decoding.positional_noise import PositionalNoise
+from decoding.noise_table import NoiseTable
 from runs.session import Session
 
 CPU = torch.device("cpu")
@@ -42,4 +42,4 @@ def test_large_tables_are_windows_and_small_ones_whole() -> None:
     assert shape(1024, 8192).rows == 1024 and shape(576, 16384).rows == 576
     assert shape(8100).rows == 512 and shape(8100, reach=1000).rows == 1064
     greedy = NoiseShape(8100, 32768, True, torch.float32, CPU, 59)
-    assert PositionalNoise(greedy, 2).table.shape == (2, 8100, 1)
+    assert NoiseTable(greedy, 2).table.shape == (2, 8100, 1)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from configs.rules import RULES
 from configs.schema import AdtSettings, MethodSettings
-from decoding import noise, positional_noise
-from decoding.noise import ImageNoise
+from decoding import noise, noise_table
+from decoding.noise import HostNoise
 from decoding.sampling import SamplingDistribution
 from runs.methods import build_engine
 from runs.session import Session, open_session
@@ -54,8 +54,8 @@ class Counted:
         self.target = 0  # reads of the target's noise on the host
 
     def __enter__(self) -> "Counted":
-        at, drawn = noise.uniform_at, positional_noise.gumbel_of
-        table, target = positional_noise.gumbel, ImageNoise.target
+        at, drawn = noise.uniform_at, noise_table.gumbel_of
+        table, target = noise_table.gumbel, HostNoise.target
 
         def uniform_at(key: int, position: int, column: int) -> float:
             self.read[key, position, column] += 1
@@ -74,15 +74,15 @@ class Counted:
             self.read.update((seed, role, position) for position in positions.tolist())
             return table(seed, role, positions, width)
 
-        def of_target(image: ImageNoise, depth: int) -> object:
+        def of_target(image: HostNoise, depth: int) -> object:
             self.target += 1
             return target(image, depth)
 
         self.patches = [
             patch.object(noise, "uniform_at", uniform_at),
-            patch.object(positional_noise, "gumbel_of", gumbel_of),
-            patch.object(positional_noise, "gumbel", gumbel),
-            patch.object(ImageNoise, "target", of_target),
+            patch.object(noise_table, "gumbel_of", gumbel_of),
+            patch.object(noise_table, "gumbel", gumbel),
+            patch.object(HostNoise, "target", of_target),
         ]
         for one in self.patches:
             one.start()
@@ -134,14 +134,14 @@ def same_round() -> AbstractContextManager:
 
 def one_accept() -> AbstractContextManager:
     """All children of a node are judged with one number."""
-    accept = ImageNoise.accept
-    return patch.object(ImageNoise, "accept", lambda self, depth, column: accept(self, depth, 0))
+    accept = HostNoise.accept
+    return patch.object(HostNoise, "accept", lambda self, depth, column: accept(self, depth, 0))
 
 
 def one_residual() -> AbstractContextManager:
     """All bonus tokens are drawn with one number."""
-    residual = ImageNoise.residual
-    return patch.object(ImageNoise, "residual", lambda self, depth: residual(self, -self.decided))
+    residual = HostNoise.residual
+    return patch.object(HostNoise, "residual", lambda self, depth: residual(self, -self.decided))
 
 
 @pytest.mark.parametrize(

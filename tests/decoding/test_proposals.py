@@ -5,8 +5,8 @@ import torch
 
 from configs.rules import PROPOSALS, loaded
 from decoding.device import constant
-from decoding.drafter import Draft
 from decoding.noise import gumbel
+from decoding.proposals import Predictions
 from decoding.sampling import choose
 from scripts.rules.statistics import p_value
 
@@ -28,7 +28,7 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
     distance = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
     rates = {}
     for name, proposal in PROPOSALS.items():
-        tokens, _ = loaded(proposal)().children(Draft(log_q), noise(4000, 10), 1)
+        tokens, _ = loaded(proposal)().children(Predictions(log_q), noise(4000, 10), 1)
         rates[name] = (tokens[..., 0] == choices).double().mean()
     assert rates["coupled"] > ((1 - distance) / (1 + distance)).mean() - 0.03
     assert rates["coupled"] > rates["topk"] + 0.1
@@ -37,7 +37,7 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
     log_q = distributions(6, 7, 4)
-    tokens, scores = loaded(PROPOSALS[name])().children(Draft(log_q), torch.zeros(1, 6, 1), 7)
+    tokens, scores = loaded(PROPOSALS[name])().children(Predictions(log_q), torch.zeros(1, 6, 1), 7)
     best, codes = log_q.sort(descending=True)
     assert torch.equal(tokens, codes)
     others = best[..., :3].logsumexp(-1, keepdim=True) if name == "coupled" else 0.0
@@ -47,7 +47,7 @@ def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_estimates_are_probabilities_best_first(name) -> None:
     tokens, scores = loaded(PROPOSALS[name])().children(
-        Draft(distributions(20, 9, 5)), noise(20, 9), 50
+        Predictions(distributions(20, 9, 5)), noise(20, 9), 50
     )
     assert tokens.shape == (1, 20, 9), "no more candidates than tokens"
     assert (scores <= 0).all() and (name == "sampled" or (scores.diff(dim=-1) <= 0).all())
@@ -59,7 +59,7 @@ def test_codes_that_q_excludes_are_no_children() -> None:
     log_q = torch.full((1, 1, 9), -torch.inf)
     log_q[..., 4] = 0.0
     for name, proposal in PROPOSALS.items():
-        tokens, scores = loaded(proposal)().children(Draft(log_q), noise(1, 9).float(), 3)
+        tokens, scores = loaded(proposal)().children(Predictions(log_q), noise(1, 9).float(), 3)
         assert (name, tokens[0, 0, 0].item()) == (name, 4)
         assert scores[0, 0].tolist() == [0.0, -torch.inf, -torch.inf]
 
@@ -69,7 +69,9 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
     no child.
     """
     log_q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).log().expand(1, 20_000, 4)
-    tokens, scores = loaded(PROPOSALS["sampled"])().children(Draft(log_q), noise(20_000, 4), 4)
+    tokens, scores = loaded(PROPOSALS["sampled"])().children(
+        Predictions(log_q), noise(20_000, 4), 4
+    )
     assert torch.equal(scores, log_q.gather(2, tokens)) and (tokens[..., 3] == 3).all()
     q = log_q[0, 0, :3].exp()
     pairs = q[:, None] * q / (1 - q[:, None]) * (1 - torch.eye(3))
@@ -78,15 +80,17 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
 
 
 @pytest.mark.parametrize("name", PROPOSALS)
-def test_trust_sharpens_the_estimates_of_coupled_drafts_only(name) -> None:
+def test_sharpness_changes_the_estimates_of_coupled_drafts_only(name) -> None:
     log_q, own = distributions(3, 9, 2), noise(3, 9)
-    plain = loaded(PROPOSALS[name])().children(Draft(log_q), own, 4)
-    trusted = loaded(PROPOSALS[name])().children(Draft(log_q, torch.full((1, 3), 3.0)), own, 4)
-    assert torch.equal(trusted[0], plain[0])
-    sharper = 3 * plain[1]
-    others = sharper[..., :3].logsumexp(-1, keepdim=True)
-    expected = sharper - others if name == "coupled" else plain[1]
-    torch.testing.assert_close(trusted[1], expected)
+    plain = loaded(PROPOSALS[name])().children(Predictions(log_q), own, 4)
+    sharper = loaded(PROPOSALS[name])().children(
+        Predictions(log_q, torch.full((1, 3), 3.0)), own, 4
+    )
+    assert torch.equal(sharper[0], plain[0])
+    values = 3 * plain[1]
+    others = values[..., :3].logsumexp(-1, keepdim=True)
+    expected = values - others if name == "coupled" else plain[1]
+    torch.testing.assert_close(sharper[1], expected)
 
 
 def test_equal_constants_of_two_types_are_two_tensors() -> None:

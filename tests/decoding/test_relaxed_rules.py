@@ -9,7 +9,7 @@ import torch
 from browser import ALL
 from torch import Tensor
 
-from decoding.noise import ImageNoise
+from decoding.noise import HostNoise
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.rules import GsdSettings, PathSettings
 from decoding.rules.block_verification import first_chain
@@ -41,7 +41,7 @@ GSD, RELAXED = GsdSettings(reach=1, gap=0.3), PathSettings(delta=0.4)
 class FirstPath(PathExplore):
     """A wrong rule: the first path counts, even if it is the shorter one."""
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple:
         return super().judge(first_chain(tree), noise)
 
 
@@ -53,7 +53,7 @@ class WithoutSiblings(ImageTree):
 class FirstDraws(PathExplore):
     """A wrong rule: every sibling is judged as if it had been drawn first."""
 
-    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple:
+    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple:
         return super().judge(WithoutSiblings(**vars(tree)), noise)
 
 

@@ -18,11 +18,11 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from configs.schema import MethodSettings, RunSettings
 from decoding import device as device_module
-from decoding.device import Stopwatch
 from decoding.engine import Engine
 from decoding.graphs import CudaGraphs
 from decoding.images import Job
 from decoding.policies.dynamic import DynamicTree
+from decoding.stopwatch import Stopwatch
 from runs.session import Session, open_session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
@@ -89,7 +89,7 @@ def on_fake_gpu(session: Session, mode: FakeTensorMode) -> Session:
 class Padded(CudaGraphs):
     """Runs rounds in the shapes that would be captured."""
 
-    def __call__(self, shape, program, inputs):
+    def __call__(self, name, shape, program, inputs):
         return program(inputs)
 
 

@@ -9,9 +9,9 @@ from fakes import DictatedStreams, codes, tree_of
 from test_engine import JOBS, VOCAB
 
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
-from decoding.noise import ImageNoise, NoiseShape, stream_key, uniform, uniform_at
+from decoding.noise import HostNoise, NoiseShape, stream_key, uniform, uniform_at
+from decoding.noise_table import NodeNoise
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.positional_noise import NodeNoise
 from decoding.rules import GsdSettings, PathSettings
 from decoding.rules.block_verification import BlockVerification
 from decoding.rules.spectr import selection_ratio
@@ -126,7 +126,7 @@ def test_single_numbers_are_those_of_whole_rows() -> None:
         rows = uniform(key, positions, 30)
         assert [[uniform_at(key, p, c) for c in range(30)] for p in range(40)] == rows.tolist()
         shape = NoiseShape(99, 30, False, torch.float64, torch.device("cpu"))
-        assert ImageNoise(seed, 5, shape).accept(3, 2) == rows[8, 2]
+        assert HostNoise(seed, 5, shape).accept(3, 2) == rows[8, 2]
 
 
 def test_the_ratio_of_spectr_solves_its_equation() -> None:

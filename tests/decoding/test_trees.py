@@ -19,12 +19,12 @@ from fakes import (
 
 from configs.methods import TREES
 from configs.rules import PROPOSALS, loaded
-from decoding.drafter import Draft
+from decoding.drafter import ChainDrafter
 from decoding.noise import gumbel
 from decoding.policies.chain import ChainTree
 from decoding.policies.dynamic import HALVED, REFRESH, DynamicTree, best_nodes, verify_gain
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.proposals import TopK
+from decoding.proposals import Predictions, TopK
 from decoding.round import Round, TreeShape, largest_of
 from decoding.tree import DraftTree
 
@@ -205,7 +205,7 @@ def test_the_path_to_the_best_of_the_deepest_nodes_is_renewed() -> None:
     assert renewed == pytest.approx(expected)
 
 
-class AheadDrafter:
+class AheadDrafter(ChainDrafter):
     """Predicts the same distributions (images, window, vocab) in every round."""
 
     dtype = torch.float64
@@ -213,8 +213,8 @@ class AheadDrafter:
     def __init__(self, log_q: torch.Tensor):
         self.log_q = log_q
 
-    def predict_ahead(self, round: Round) -> Draft:
-        return Draft(self.log_q)
+    def predict_ahead(self, round: Round) -> Predictions:
+        return Predictions(self.log_q)
 
 
 def test_a_chain_has_the_best_token_of_every_position_up_to_an_images_end() -> None:

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from fakes import with_row_ends
 from torch import Tensor
 
-from decoding.device import Stopwatch
 from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundShape, TreeShape
 from decoding.row_ends import end_depths
 from decoding.sampling import SamplingDistribution
+from decoding.stopwatch import Stopwatch
 from decoding.tree import GrowingTree
 from drafters.block import BlockHead
 from drafters.eagle import EagleDrafter
@@ -40,9 +40,8 @@ def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
 def block_head(session: Session) -> BlockHead:
     """A block head with numbers of its own."""
     head = BlockHead.of(session.drafter)
-    head.share.data, head.trust.data = (
-        values.new_tensor(own) for values, own in ((head.share, (-1.0, 2.0)), (head.trust, (0, 1)))
-    )
+    head.share.data = head.share.new_tensor((-1.0, 2.0))
+    head.sharpness.data = head.sharpness.new_tensor((0.0, 1.0))
     return head
 
 
@@ -126,6 +125,7 @@ class Rounds:
         for row, (image, length) in enumerate(zip(images, self.lengths, strict=True)):
             self.drafter.prefill(row, image.prompt, image.hidden[:, :length], image.codes[:1])
 
+    @torch.inference_mode()
     def root(self) -> GrowingTree:
         """Start a round: its trees without nodes."""
         numbers = zip(self.images, self.done, self.lengths, self.pending, strict=True)
@@ -134,6 +134,7 @@ class Rounds:
         sizes = max(self.pending), max(self.lengths)
         shape = RoundShape(len(inputs), *TREE, *sizes, TREE.nodes, ends)
         self.round = Round(shape, RoundInputs(torch.tensor(inputs)), None)
+        self.drafter.begin(self.round, None)
         return GrowingTree.root(self.round.inputs.code, torch.float64)
 
     @torch.inference_mode()

@@ -33,16 +33,18 @@ class Rounds:
 
     drafter: JacobiDrafter
     decided: list[int]
+    code: int = 0  # the last token that the first image has decided
 
     def round(self) -> Round:
         """The next round, whose trees are as deep as the drafter allows."""
         largest = self.drafter.largest
         shape = TreeShape(largest.reach, 3, largest.nodes, largest.reach)
-        return round_of([shape] * len(self.decided), self.decided)
+        return round_of([shape] * len(self.decided), self.decided, code=self.code)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         self.drafter.update(result_of(self.round(), tree, log_p, verdict))
         counts = (verdict.accepted + 1).tolist()
+        self.code = int(verdict.emitted[0, verdict.accepted[0]])
         self.decided = [sum(pair) for pair in zip(self.decided, counts, strict=True)]
 
     def ahead(self) -> Tensor:

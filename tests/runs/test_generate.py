@@ -28,7 +28,8 @@ from runs.generate import generate_images
 from support.json_files import read_lines
 from support.processes import ALONE, Processes
 
-FIELDS = "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth "
+FIELDS = "id prompt seed method proposal verifier lossless tokens target_forwards tau "
+FIELDS += "mean_drafted_depth mean_depth "
 FIELDS += "mean_nodes seconds seconds_prefill seconds_draft seconds_verify seconds_decode "
 FIELDS += "tokens_sha256 image_sha256"
 
@@ -65,7 +66,10 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     assert line["tokens_sha256"] == hashlib.sha256(packed).hexdigest()
     assert (np.asarray(Image.open(out / "img/00000_1.png")) == fake_pixels(codes)[0]).all()
     trace = read_lines(out / "trace.jsonl")
-    assert " ".join(trace[0]) == "id round position depth width nodes accepted top1"
+    assert (
+        " ".join(trace[0])
+        == "id round position drafted_depth verified_depth width nodes accepted top1"
+    )
     assert [t["position"] for t in trace if t["id"] == "00000_2"] == [0, 4, 8, 12]
     assert json.loads((out / "run.json").read_text())["hardware"] == {"device": "fake"}
     summary = capsys.readouterr().out.splitlines()[-1]

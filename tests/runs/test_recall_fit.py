@@ -17,16 +17,16 @@ JOBS = [Job(str(number), "a red dot", number) for number in range(12)]
 
 
 def choices(least: float, slope: float) -> tuple[Tensor, ...]:
-    """Made with this trust."""
+    """Made with this sharpness."""
     values, similarity = torch.randn(4000, 3), torch.rand(4000)
-    trust = torch.exp(least + slope * similarity**3)
-    chosen = torch.multinomial((trust[:, None] * values).softmax(-1), 1)[:, 0]
+    sharpness = torch.exp(least + slope * similarity**3)
+    chosen = torch.multinomial((sharpness[:, None] * values).softmax(-1), 1)[:, 0]
     return values, similarity, chosen
 
 
-def test_a_fit_finds_the_trust_that_choices_were_made_with() -> None:
+def test_a_fit_finds_the_sharpness_that_choices_were_made_with() -> None:
     torch.manual_seed(0)
-    current = FITTED_TO_TINY.trust_alone
+    current = FITTED_TO_TINY.sharpness
     fitted = _better(current, choices(0.2, 1.8), choices(0.2, 1.8))
     assert fitted == pytest.approx((0.2, 1.8), abs=0.15)
     assert _better(current, choices(0.2, 1.8), choices(*current)) == current
@@ -48,8 +48,8 @@ def test_what_is_recorded_is_what_the_rounds_decided(session) -> None:
 def test_a_fit_takes_images_of_the_model_and_enough_of_them(session) -> None:
     opened = partial(session.open_engine, images=1)
     fitted = fit_numbers(opened, JOBS, 100.0)
-    assert fitted.trust_alone != FITTED_TO_TINY.trust_alone
-    assert replace(fitted, trust_alone=FITTED_TO_TINY.trust_alone) == FITTED_TO_TINY
+    assert fitted.sharpness != FITTED_TO_TINY.sharpness
+    assert replace(fitted, sharpness=FITTED_TO_TINY.sharpness) == FITTED_TO_TINY
     assert fit_numbers(opened, JOBS[:2], 100.0) is None
 
 

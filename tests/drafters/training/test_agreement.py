@@ -7,7 +7,7 @@ from configs.methods import MethodSettings
 from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.proposals import COMPARED
-from drafters.training.agreement import Gathered, compared, draft_distributions
+from drafters.training.agreement import LevelFigures, compared, draft_distributions
 from drafters.training.rows import target_rows
 
 
@@ -19,8 +19,8 @@ def test_drafts_are_judged_by_the_noise_of_their_image(session) -> None:
     rows = target_rows(target, target.prompt("a red dot", 2), codes[None])
     noise = gumbel(5, "target", torch.arange(1, len(codes)), target.vocab.size)
     levels = draft_distributions(target, head, rows, engine.distribution, depth)
-    gathered = Gathered()
-    gathered.judge(target, head, rows, engine.distribution, depth, 5)
+    gathered = LevelFigures()
+    gathered.add_image(target, head, rows, engine.distribution, depth, 5)
     for number, (row, log_q) in enumerate(zip(gathered.table(), levels, strict=True)):
         hits = (log_q[0] + noise[number:]).argmax(-1) == codes[number + 1 :]
         assert row["depth"] == number + 1 and row["coupled"]["hit_1"] == hits.float().mean().item()

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
-from drafters.training.agreement import Gathered, draft_distributions, target_distribution
-from drafters.training.losses import EagleLoss, Levels, guided, overlap, unroll
+from drafters.training.agreement import LevelFigures, draft_distributions, target_distribution
+from drafters.training.losses import DraftLevels, EagleLoss, guided, overlap, unroll
 from drafters.training.losses import agreement as agreement_of
 from drafters.training.rows import Rows, join_prompts, target_rows
 from models.base import Context, TransformerSpec
@@ -54,7 +54,7 @@ def test_the_features_are_those_of_unpadded_rows(session) -> None:
 @pytest.mark.parametrize("layers", [(), (1,)], ids=["features", "hidden states too"])
 @torch.inference_mode()
 def test_training_scores_what_the_drafter_computes(layers, opened) -> None:
-    """Levels 1 to 3 against those of a tree of one branch after every decided token."""
+    """DraftLevels 1 to 3 against those of a tree of one branch after every decided token."""
     opened = session_reading(opened, layers)
     codes, rows = codes_for(opened), rows_of(opened)
     distributions = draft_distributions(opened.target, opened.drafter, rows, PLAIN, 3)
@@ -177,14 +177,14 @@ def test_agreement_has_the_gradient_of_its_value() -> None:
 
 def loss_of(session: Session, levels: int = 2) -> EagleLoss:
     cpu = torch.device("cpu")
-    return EagleLoss(session.target, Levels.of(session.target.grid, levels, cpu), CFG)
+    return EagleLoss(session.target, DraftLevels.of(session.target.grid, levels, cpu), CFG)
 
 
 def agreement(session: Session, head: object, rows: Rows) -> dict:
     """The figures of level 1, the target's choices drawn anew."""
     log_p = target_distribution(session.target, rows, PLAIN)
     drafts = draft_distributions(session.target, head, rows, PLAIN, 1)
-    gathered = Gathered()
+    gathered = LevelFigures()
     for number in range(len(log_p)):
         noise = gumbel(number, "target", torch.arange(log_p.shape[1]), log_p.shape[2])
         gathered.add(1, drafts[0][number], log_p[number], noise)
@@ -200,7 +200,7 @@ def test_a_perfect_drafter(session) -> None:
     assert figures["coupled"]["hit_1"] == figures["coupled"]["hit_10"] == 1.0
     assert figures["topk"]["hit_1"] < figures["topk"]["hit_4"] <= 1.0
     best, parts = loss(perfect, rows, None)
-    distribution = guided(session.target, loss.levels.wanted(rows), CFG).softmax(-1)
+    distribution = guided(session.target, loss.levels.target_features(rows), CFG).softmax(-1)
     entropy = torch.special.entr(distribution).sum(-1)
     torch.testing.assert_close(best, 0.1 * (entropy.mean() + entropy[:, 1:].mean()) / 2)
     assert not parts[:, 0].any() and loss(random, rows, None)[0] > best + 0.05

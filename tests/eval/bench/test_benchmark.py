@@ -102,7 +102,7 @@ def test_warming_up_a_gpu_takes_a_batch(monkeypatch) -> None:
     seen = []
     monkeypatch.setattr("runs.measure.measure", lambda engine, jobs: seen.append(len(jobs)))
     for device in map(torch.device, ("cpu", "cuda")):
-        warm_up(SimpleNamespace(target=SimpleNamespace(device=device), max_images=2), [None] * 3)
+        warm_up(SimpleNamespace(target=SimpleNamespace(device=device), batch=2), [None] * 3)
     assert seen == [1, 2]
 
 

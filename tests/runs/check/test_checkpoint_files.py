@@ -17,8 +17,8 @@ from decoding import noise
 from decoding.cache import CacheShape, KVCache
 from decoding.engine import Engine
 from decoding.images import Job
+from drafters.eagle_recall import EagleRecallDrafter
 from drafters.loading import load_drafter
-from drafters.mixed import MixedDrafter
 from models.cpu.linear import Linear
 from runs.check import files as files_module
 from runs.session import DTYPES, Session, open_session
@@ -194,7 +194,9 @@ def allocated(engine: Engine) -> dict[str, int]:
         "noise": engine.images.noise.table.nbytes,
     }
     drafter = engine.speculation.drafter
-    parts = (drafter.near, drafter.far) if isinstance(drafter, MixedDrafter) else (drafter,)
+    parts = (
+        (drafter.head, drafter.recall) if isinstance(drafter, EagleRecallDrafter) else (drafter,)
+    )
     for part in parts:
         if hasattr(part, "cache"):
             taken["drafter keys and values"] = part.cache.nbytes

@@ -81,10 +81,12 @@ def words(folders: Path, out: Path, **more: object) -> list[str]:
     return ["train_drafter", *(f"--{name}={value}" for name, value in given)]
 
 
-def open_training(folders: Path, out: Path, crew: Processes = ALONE, **more: object) -> Training:
+def open_training(
+    folders: Path, out: Path, processes: Processes = ALONE, **more: object
+) -> Training:
     settings = train_settings(flags(folders, out, **more))
     tokens, progress = read_tokens(settings), Progress("training")
-    return Training(settings, open_target(settings.plain), tokens, crew, progress)
+    return Training(settings, open_target(settings.plain), tokens, processes, progress)
 
 
 def run(folders: Path, out: Path, **more: object) -> list[dict]:
@@ -113,7 +115,7 @@ def test_one_batch_is_learnt(weights, part, share, folders, tmp_path) -> None:
     """Eight images, the same in every batch."""
     more = {"steps": 40, "lr": 1e-2, "feature_noise": 0, "batch_size": 8, "holdout": 16} | weights
     training = open_training(folders, tmp_path, **more)
-    losses = [training.lessons.update()[:, part].mean().item() for _ in range(40)]
+    losses = [training.trainer.update()[:, part].mean().item() for _ in range(40)]
     assert losses[-1] < share * losses[0]
 
 
@@ -123,7 +125,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) 
     training = open_training(folders, tmp_path / "part", save_every=2, log_every=3)
 
     def stop() -> None:
-        if training.lessons.step == 4:
+        if training.trainer.step == 4:
             raise KeyboardInterrupt
 
     save = training._save
@@ -150,13 +152,13 @@ def test_the_log_counts_updates_over_their_own_time(folders, tmp_path, monkeypat
     def open_timed() -> Training:
         more = {"steps": 6, "log_every": 4, "save_every": 2, "eval_every": 3}
         training = open_training(folders, tmp_path, **more)
-        update, evaluate = training.lessons.update, training._evaluate
-        monkeypatch.setattr(training.lessons, "update", lambda: (update(), pass_time(1))[0])
+        update, evaluate = training.trainer.update, training._evaluate
+        monkeypatch.setattr(training.trainer, "update", lambda: (update(), pass_time(1))[0])
         monkeypatch.setattr(training, "_evaluate", lambda: (evaluate(), pass_time(100)))
         return training
 
     training = open_timed()
-    training.recent = [training.lessons.update() for _ in range(2)]
+    training.recent = [training.trainer.update() for _ in range(2)]
     training._save()
     open_timed().run()
     lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step") if "loss" in line]
@@ -176,7 +178,7 @@ def test_a_block_head_learns_in_rounds_of_its_own(folders, tmp_path) -> None:
     """Three captions, which it draws anew for every update."""
     more = {"steps": 16, "lr": 1e-2, "ema": 0, "batch_size": 3, "holdout": 21}
     training = open_training(folders, tmp_path, **BLOCK, **more)
-    losses = [training.lessons.update() for _ in range(16)]
+    losses = [training.trainer.update() for _ in range(16)]
     first, last = (torch.stack(part).mean((0, 1)) for part in (losses[:3], losses[-3:]))
     assert (last < torch.tensor([0.8, 0.98, 0.98]) * first).all()
 
@@ -187,7 +189,7 @@ def test_a_block_drafter_is_resumed_written_and_drafts(folders, tmp_path) -> Non
     more = {**BLOCK, "steps": 2, "holdout": 2, "batch_size": 2, "start_from": start}
     whole = run(folders, tmp_path / "whole", **more)
     training = open_training(folders, tmp_path / "part", **more)
-    training.lessons.update()
+    training.trainer.update()
     training._save()
     assert run(folders, tmp_path / "part", **more)[-1] == whole[-1]
     drafter, levels = tmp_path / "whole" / "drafter", evaluation(tmp_path / "whole")["levels"]
@@ -214,7 +216,7 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
     whole = open_training(folders, tmp_path, batch_size=8, optimizer=optimizer)
     parts = open_training(folders, tmp_path, batch_size=8, accumulate=4, optimizer=optimizer)
     for _ in range(3):
-        pair = whole.lessons.update(), parts.lessons.update()
+        pair = whole.trainer.update(), parts.trainer.update()
         torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
 
 
@@ -241,17 +243,17 @@ def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:
     """As two processes do. The rounds are numbers here: rounding may change real ones."""
     read = []
     for accumulate in (1, 4):
-        lessons = open_training(
+        trainer = open_training(
             folders, tmp_path, batch_size=8, accumulate=accumulate, **BLOCK
-        ).lessons
-        lessons.rows = lambda images, keep: [
-            SimpleNamespace(readings=keep(place, [(image, number) for number in range(40)]))
+        ).trainer
+        trainer.rows = lambda images, keep: [
+            SimpleNamespace(passes=keep(place, [(image, number) for number in range(40)]))
             for place, image in enumerate(images)
         ]
         picked: list[list[tuple[int, int]]] = []
-        lessons.loss = lambda _, rows, picks, to=picked: to.extend(picks)
-        for indices in lessons._shares():
-            lessons._loss(indices, 0)
+        trainer.loss = lambda _, rows, picks, to=picked: to.extend(picks)
+        for indices in trainer._shares():
+            trainer._loss(indices, 0)
         read.append(picked)
     assert len(read[0]) == 8 and read[0] == read[1]
 
@@ -282,12 +284,12 @@ def test_processes_that_do_not_share_a_folder_are_refused(folders, tmp_path) -> 
     with pytest.raises(SettingsError, match="--output_dir: expected a folder that all processes"):
         training._resume()
 
-    def fill(crew: Processes, **source: str) -> None:
-        cached(training.lessons.rows, [0], cache, source, crew, training.progress)
+    def fill(processes: Processes, **source: str) -> None:
+        cached(training.trainer.rows, [0], cache, source, processes, training.progress)
 
-    for crew in (beside(True), beside([0, 1], 0)):
+    for processes in (beside(True), beside([0, 1], 0)):
         with pytest.raises(SettingsError, match="--cache_features: expected a folder that all pr"):
-            fill(crew)
+            fill(processes)
     with pytest.raises(SettingsError, match="--cache_features: .*this one is of tokens None"):
         fill(beside(None), tokens="other")
 
@@ -358,7 +360,7 @@ def test_a_training_goes_on_with_its_own_images_only(folders, tmp_path) -> None:
     tokens = write_tokens(tmp_path / "tokens", "tiny", folders / "model", (4, 4), 12)
     more = {"tokens": tokens, "holdout": 2, "batch_size": 2}
     training = open_training(folders, tmp_path / "out", **more)
-    training.lessons.update()
+    training.trainer.update()
     training._save()
     open_training(folders, tmp_path / "out", **more)._resume()
     shutil.rmtree(tokens)
@@ -401,8 +403,8 @@ def test_a_training_goes_on_with_the_same_files_at_other_places(folders, tmp_pat
 def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
     more = write_tokens(tmp_path / "more", "tiny", folders / "model", (4, 4), 12)
     training = open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{more}")
-    assert len(training.lessons.images) + len(training.evaluation.held) == 36
-    training.lessons.update()
+    assert len(training.trainer.images) + len(training.evaluation.held) == 36
+    training.trainer.update()
     other = write_tokens(tmp_path / "other", "llamagen", folders / "model", (4, 4), 12)
     with pytest.raises(SettingsError, match="--tokens.*other: its model is 'llamagen'"):
         open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{other}")
@@ -449,17 +451,17 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatc
 
 def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tmp_path) -> None:
     training = open_training(folders, tmp_path)
-    head, target = training.lessons.head, training.target
+    head, target = training.trainer.head, training.target
     before = target.embedding().clone()
     enlarged = before * embedding_scale(training.settings, target, before)
-    training.lessons.update()
+    training.trainer.update()
     assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
     tokens = head.embedding.weight[target.vocab.first_id :][:24]
-    features = training.lessons.rows([0, 1]).features
+    features = training.trainer.rows([0, 1]).features
     sizes = [x.square().mean().sqrt().item() for x in (tokens, features)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
     trained = {id(p) for p in head.parameters() if p.requires_grad}
-    groups = training.lessons.optimizers[0].param_groups
+    groups = training.trainer.optimizers[0].param_groups
     assert trained == {id(p) for group in groups for p in group["params"]}
 
 
@@ -470,10 +472,10 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
         more = {"start_from": start, "enlarge_embeddings": enlarged}
         training = open_training(folders, tmp_path / "a", **more)
         scale = embedding_scale(training.settings, training.target, training.embedding)
-        export(training.lessons.head, {}, tmp_path / "written", training.embedding, scale)
+        export(training.trainer.head, {}, tmp_path / "written", training.embedding, scale)
         for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
             torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
-    losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
+    losses = [open_training(folders, tmp_path / "b", **more).trainer.update()[0, 0].item()
               for more in ({}, {"start_from": start})]  # fmt: skip
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
     with pytest.raises(SettingsError, match="--layers: expected 1, as --start_from has, got 2"):
@@ -489,7 +491,7 @@ def test_a_start_keeps_its_own_embedding(folders, tmp_path) -> None:
     save_file(opposite, own / "model.safetensors", {"format": "pt"})
     starts = folders / "model" / "drafter", own
     one, other = (open_training(folders, tmp_path, start_from=start) for start in starts)
-    assert torch.equal(one.lessons.update(), other.lessons.update())
+    assert torch.equal(one.trainer.update(), other.trainer.update())
     other._save()
     other._evaluate()
     written = load_file(tmp_path / "drafter" / "model.safetensors")["embed_tokens.weight"]
@@ -504,9 +506,9 @@ def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
     changes = [{}, {"depths": 1}, {"alignment": "shifted"}, {"feature_noise": 0}, {"cfg": 1},
                {"guidance_aware": False}, {"seed": 1}, {"enlarge_embeddings": False}]  # fmt: skip
     runs = (open_training(folders, tmp_path, steps=1, **more) for more in changes)
-    losses = {run.lessons.update().mean().item() for run in runs}
+    losses = {run.trainer.update().mean().item() for run in runs}
     assert len(losses) == len(changes)
-    assert open_training(folders, tmp_path, depths=3).lessons.update().shape == (3, 3)
+    assert open_training(folders, tmp_path, depths=3).trainer.update().shape == (3, 3)
 
 
 def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) -> None:
@@ -523,7 +525,7 @@ def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) ->
 
 def test_a_training_that_needs_less_memory_goes_on(folders, tmp_path, monkeypatch, capsys) -> None:
     open_training(folders, tmp_path)._save()
-    monkeypatch.setattr("drafters.training.lesson.Lessons.update", full := Mock())
+    monkeypatch.setattr("drafters.training.trainer.Trainer.update", full := Mock())
     full.side_effect = torch.OutOfMemoryError("CUDA out of memory.")
     assert main.main(words(folders, tmp_path)) == 1
     said = capsys.readouterr().err
@@ -584,9 +586,9 @@ def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
     settings = train_settings(flags(folders, tmp_path, precision="bf16"))
     assert (settings.precision, settings.dtype) == ("bf16", "fp32")
     rounded, exact = (
-        open_training(folders, tmp_path, precision=name).lessons for name in ("bf16", "fp32")
+        open_training(folders, tmp_path, precision=name).trainer for name in ("bf16", "fp32")
     )
-    features, expected = (lessons.rows([0, 1]).features for lessons in (rounded, exact))
+    features, expected = (trainer.rows([0, 1]).features for trainer in (rounded, exact))
     difference = (features - expected).abs().max() / expected.abs().max()
     assert features.dtype == torch.float32 and 1e-5 < difference < 0.05
     parts, expected = rounded.update(), exact.update()
@@ -598,10 +600,10 @@ def test_a_target_in_bf16(folders, tmp_path) -> None:
     """Its features are cached as they are, and its head takes the drafter's."""
     cache = {"cache_features": tmp_path / "cache"}
     first, second = (open_training(folders, tmp_path, dtype="bf16", **more) for more in ({}, cache))
-    pair = first.lessons.update(), second.lessons.update()
+    pair = first.trainer.update(), second.trainer.update()
     torch.testing.assert_close(*pair, rtol=0.02, atol=0.01)
-    assert second.lessons.rows([0]).features.dtype == torch.bfloat16
-    assert second.lessons.head.fc.weight.dtype == torch.float32
+    assert second.trainer.rows([0]).features.dtype == torch.bfloat16
+    assert second.trainer.head.fc.weight.dtype == torch.float32
 
 
 def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
@@ -631,7 +633,7 @@ def test_a_killed_evaluation_is_made_up_for(folders, tmp_path, monkeypatch) -> N
         training = open_training(folders, tmp_path, **more)
 
         def stop(step: int = step, training: Training = training) -> None:
-            if training.lessons.step == step:
+            if training.trainer.step == step:
                 raise KeyboardInterrupt
             Training._evaluate(training)
 
@@ -672,7 +674,7 @@ def test_an_evaluation_decodes_by_the_kernels_of_a_benchmark(
     monkeypatch.setattr("runs.training.evaluation.kernels_for", lambda _: kernels)
     training._evaluate()
     (decoded, head), own = found[0], training.target.transformer
-    assert decoded.embedding.weight is own.embedding.weight and head is not training.lessons.head
+    assert decoded.embedding.weight is own.embedding.weight and head is not training.trainer.head
     assert own.blocks.run is run_by_torch
 
 
@@ -700,7 +702,7 @@ def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
     more = {"start_from": tmp_path / "model" / "drafter", "lr": 3e-3}
     wide = more | {"target_layers": "1,2", "cache_features": tmp_path / "wide"}
     first, plain = (
-        open_training(tmp_path, tmp_path / name, **each).lessons.update()
+        open_training(tmp_path, tmp_path / name, **each).trainer.update()
         for name, each in (("first", wide), ("plain", more))
     )
     torch.testing.assert_close(first, plain, rtol=1e-3, atol=1e-4)  # the cache has 16 bits

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.device import arange
-from decoding.noise import ImageNoise, NoiseShape, gumbel, gumbel_of
+from decoding.noise import HostNoise, NoiseShape, gumbel, gumbel_of
 
 _POSITION_BITS = 16  # of a counter; what stands above them tells apart nodes of one position
 _TOGETHER = 2**22  # numbers that are computed at a time, in fp64
@@ -18,7 +18,7 @@ _TOGETHER = 2**22  # numbers that are computed at a time, in fp64
 class NodeNoise:
     """The noise at the positions after the nodes of trees, for the rules that judge them."""
 
-    noise: "PositionalNoise"
+    noise: "NoiseTable"
     depths: Tensor  # (images, 1 + nodes) of the nodes
     decided: Tensor  # (images, 1) the positions after the roots
     ahead: Tensor | None = None  # (images, 1 + nodes, vocab) the target's, if it was read already
@@ -29,13 +29,13 @@ class NodeNoise:
             return self.ahead
         return self.noise(self.depths + self.decided)
 
-    def images(self) -> list[ImageNoise]:
+    def images(self) -> list[HostNoise]:
         """Return every image's noise for the host."""
         numbers = zip(self.noise.seeds, self.decided[:, 0].tolist(), strict=True)
-        return [ImageNoise(seed, decided, self.noise.shape) for seed, decided in numbers]
+        return [HostNoise(seed, decided, self.noise.shape) for seed, decided in numbers]
 
 
-class PositionalNoise:
+class NoiseTable:
     """Holds the target's noise of the images in flight: a table per image, read by position.
 
     Row p % rows of a table is position p's: while an image is decoded, the noise of later positions

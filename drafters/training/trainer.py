@@ -9,7 +9,7 @@ from torch import Tensor
 from configs.training import TrainSettings
 from drafters.eagle import EagleHead
 from drafters.training.features import Rower
-from drafters.training.losses import ALIKE, EagleLoss, Levels
+from drafters.training.losses import ALIKE, DraftLevels, EagleLoss
 from drafters.training.optimizers import (
     AveragedWeights,
     apply_gradients,
@@ -17,13 +17,13 @@ from drafters.training.optimizers import (
     make_optimizers,
 )
 from drafters.training.order import batch, captionless, feature_noise, generator
-from drafters.training.rounds import Drawn, Reading
-from drafters.training.windows import PASSES, READINGS, BlockLoss, pick
+from drafters.training.rounds import RecordedImage, RecordedPass
+from drafters.training.windows import EPOCHS, RECORDED, BlockLoss, pick
 from models.target import TargetModel
 from support.processes import Processes
 
 
-class Lessons:
+class Trainer:
     """A head in training next to its frozen target; `state` holds what the next update needs."""
 
     def __init__(
@@ -32,10 +32,10 @@ class Lessons:
         target: TargetModel,
         head: EagleHead,
         source: tuple[Rower, list[int]],
-        crew: Processes,
+        processes: Processes,
     ):
         """source: where rows come from, and the numbers of the images to train on."""
-        self.settings, self.head, self.crew = settings, head, crew
+        self.settings, self.head, self.processes = settings, head, processes
         self.rows, self.images = source
         self.device = target.device
         self.trained = {name: p for name, p in head.named_parameters() if p.requires_grad}
@@ -44,8 +44,8 @@ class Lessons:
         self.optimizers = make_optimizers(head, precision if settings.optimizer == "muon" else None)
         self.loss = loss_of(settings, target)
         self.step = 0
-        # of this update, that all its passes read; by the number of the first in the batch
-        self._drawn: dict[int, list[Drawn]] = {}
+        # images of this update, which all its epochs read; by the number of the first in the batch
+        self._recorded: dict[int, list[RecordedImage]] = {}
 
     @property
     def rate(self) -> float:
@@ -55,14 +55,14 @@ class Lessons:
 
     def update(self) -> Tensor:
         """Make the next update; returns the loss's parts (levels, 3), means over the batch."""
-        passes = PASSES if self.settings.drafter == "block" else 1
-        parts = [self._pass(number) for number in range(passes)]
-        self._drawn.clear()
+        epochs = EPOCHS if self.settings.drafter == "block" else 1
+        parts = [self._epoch(number) for number in range(epochs)]
+        self._recorded.clear()
         self.average.update(self.step)
         self.step += 1
         return torch.stack(parts).mean(0)
 
-    def _pass(self, number: int) -> Tensor:
+    def _epoch(self, number: int) -> Tensor:
         """Move the weights once; returns the loss's parts (levels, 3), means over the batch."""
         parts = []
         weights = list(self.trained.values())
@@ -73,14 +73,14 @@ class Lessons:
             (loss / self.settings.accumulate).backward()  # gradients add up to those of the mean
             parts.append(loss_parts)
         mean, clip = torch.stack(parts).mean(0), self.settings.clip
-        apply_gradients(weights, self.optimizers, self.crew, self.rate, clip, mean)
+        apply_gradients(weights, self.optimizers, self.processes, self.rate, clip, mean)
         return mean
 
     def _shares(self) -> Iterable[list[int]]:
         """Yield this process's indices in the batch, one accumulation step at a time."""
-        size = self.settings.batch_size // (self.settings.accumulate * self.crew.count)
+        size = self.settings.batch_size // (self.settings.accumulate * self.processes.count)
         for step in range(self.settings.accumulate):
-            first = (step * self.crew.count + self.crew.rank) * size
+            first = (step * self.processes.count + self.processes.rank) * size
             yield list(range(first, first + size))
 
     def _loss(self, indices: list[int], number: int) -> tuple[Tensor, Tensor]:
@@ -89,11 +89,11 @@ class Lessons:
         chosen = batch(s.seed, self.step, s.batch_size, len(self.images))
         images = [self.images[chosen[index]] for index in indices]
         if s.drafter == "block":
-            if indices[0] not in self._drawn:
-                self._drawn[indices[0]] = self._draw(images, indices)
-            rows = self._drawn[indices[0]]
-            first = number * READINGS
-            varied = [drawn.readings[first : first + READINGS] for drawn in rows]
+            if indices[0] not in self._recorded:
+                self._recorded[indices[0]] = self._record(images, indices)
+            rows = self._recorded[indices[0]]
+            first = number * RECORDED
+            varied = [image.passes[first : first + RECORDED] for image in rows]
         else:
             rows = self.rows(images, self._picks(indices))
             rows = rows.to(self.device, self.head.fc.weight.dtype)
@@ -105,13 +105,12 @@ class Lessons:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
             return self.loss(self.head, rows, varied)
 
-    def _draw(self, images: list[int], indices: list[int]) -> list[Drawn]:
-        """Return images, drawn with the readings that all passes of the update read."""
+    def _record(self, images: list[int], indices: list[int]) -> list[RecordedImage]:
+        """Return images, with the passes that all epochs of the update read."""
 
-        def keep(number: int, readings: Sequence[Reading]) -> list[Reading]:
-            place = "rounds", self.step, indices[number]
-            random = generator(self.settings.seed, "cpu", *place)
-            return pick(readings, random, PASSES * READINGS)
+        def keep(number: int, passes: Sequence[RecordedPass]) -> list[RecordedPass]:
+            random = generator(self.settings.seed, "cpu", "rounds", self.step, indices[number])
+            return pick(passes, random, EPOCHS * RECORDED)
 
         return self.rows(images, keep)
 
@@ -159,7 +158,7 @@ def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLo
     """Return the loss of the drafter's kind."""
     cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
     weights = 1.0, settings.ce_weight, settings.agreement_weight
-    levels = Levels.of(target.grid, settings.depths, target.device)
+    levels = DraftLevels.of(target.grid, settings.depths, target.device)
     shift, measure = int(settings.alignment == "inference"), ALIKE[settings.agreement]
     eagle = EagleLoss(target, levels, cfg, weights, shift, measure)
     if settings.drafter == "block":
