@@ -16,9 +16,17 @@ from decoding.images import Job
 from support.json_files import read_lines
 
 TOKENS, PER_ROUND = 16, 4
-MEASURES = {"target_forwards": 5, "tau": 4.0, "mean_depth": 5.0, "mean_nodes": 12.0}
+MEASURES = {"target_forwards": 5, "tau": 4.0, "mean_nodes": 12.0}
+MEASURES |= {"mean_drafted_depth": 6.0, "mean_depth": 5.0}
 MEASURES |= {"seconds": 0.5, "seconds_prefill": 0.1, "seconds_draft": 0.2, "seconds_verify": 0.2}
-ROUND = {"depth": 5, "width": 4, "nodes": 12, "accepted": PER_ROUND - 1, "top1": (0.5,) * PER_ROUND}
+ROUND = {
+    "drafted_depth": 6,
+    "verified_depth": 5,
+    "width": 4,
+    "nodes": 12,
+    "accepted": PER_ROUND - 1,
+    "top1": (0.5,) * PER_ROUND,
+}
 
 
 def fake_codes(seed: int) -> np.ndarray:

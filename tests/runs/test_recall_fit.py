@@ -63,4 +63,4 @@ def test_numbers_are_six(session) -> None:
         with pytest.raises(SettingsError, match="--recall_numbers: expected six numbers.*got .*"):
             MethodSettings("recall", recall_numbers=wrong)
     with pytest.raises(SettingsError, match="--recall_numbers: .*only with --method recall or"):
-        MethodSettings("jacobi", recall_numbers=numbers)
+        MethodSettings.of({"method": "jacobi", "recall_numbers": numbers})

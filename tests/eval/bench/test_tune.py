@@ -49,7 +49,9 @@ class Machine:
         self.order.append((method, jobs[0].id))
         seconds = self.seconds[method] * (1 + 0.01 * (len(self.order) % 3))
         self.now += seconds
-        costs = dict.fromkeys(("mean_depth", "mean_nodes", "seconds_prefill"), 1.0)
+        costs = dict.fromkeys(
+            ("mean_drafted_depth", "mean_depth", "mean_nodes", "seconds_prefill"), 1.0
+        )
         costs |= {"seconds_draft": 0.0, "seconds_verify": seconds, "seconds": seconds}
         images = [FinishedImage(job, torch.arange(17), 5, 4.0, **costs) for job in jobs]
         return Measurement(images, {"round": seconds, "verify": seconds}, {}, (seconds,))
@@ -251,7 +253,7 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     monkeypatch.setattr(module, "fit_numbers", lambda *_: RecallNumbers.of((0, 1, 0, 1, 0, 1)))
     monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
     assert tune(methods="recall:nodes=4") == 0
-    assert f"trust alone): {numbers}" in capsys.readouterr().out
+    assert f"sharpness alone): {numbers}" in capsys.readouterr().out
     content = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
     assert content["recall_numbers"] == content["tuned"]["recall_numbers"] == numbers
     said = "recall numbers: fitted to tiny; `tune` fits them to yours"
