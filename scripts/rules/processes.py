@@ -61,7 +61,7 @@ def kept_with_its_q(chance: Chance, position: int, draft: Draft | None, p: Array
 
     The next iteration divides by that, though the draft went through an acceptance since.
     """
-    token, _ = _coupled(chance, draft, p)
+    token, accepted = _coupled(chance, draft, p)
     return Draft(token, draft.q if accepted else p)
 
 
