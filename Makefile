@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e .[eval,demo,train,dev] -c constraints.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -e .[eval,glm,demo,train,dev] -c constraints.txt
 	$(PY) -m pip check
 	touch $@
 

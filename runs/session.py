@@ -147,12 +147,12 @@ def _find_drafter(settings: EngineSettings) -> FoundDrafter:
 
 
 def target_options(
-    settings: CodecSettings, dtype: torch.dtype, device: torch.device
+    settings: CodecSettings, dtype: torch.dtype, device: torch.device, download: bool = True
 ) -> TargetOptions:
     """Return how a target is loaded, with the settings that concern only some targets."""
     names = {f.name for f in fields(TargetOptions)} & {f.name for f in fields(settings)}
     shared = {name: getattr(settings, name) for name in names}
-    return TargetOptions(**shared | {"dtype": dtype, "device": device})
+    return TargetOptions(**shared | {"dtype": dtype, "device": device, "download": download})
 
 
 def open_target(settings: EngineSettings) -> TargetModel:

@@ -2,6 +2,7 @@
 
 EXTRAS = {
     "eval": ("torchvision", "matplotlib", "jinja2", "markupsafe", "open_clip", "torch_fidelity"),
+    "glm": ("diffusers", "jinja2"),
     "demo": ("gradio", "starlette"),
     "train": ("accelerate",),
     "quantize": ("torchao",),

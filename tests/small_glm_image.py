@@ -60,6 +60,10 @@ def processor_files(folder: Path) -> None:
     settings = {**names, "pad_token": "<pad>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
+    # as published: not the defaults of the class, which are CLIP's
+    pixels = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "patch_size": 16}
+    pixels |= {"temporal_patch_size": 1, "merge_size": 1}
+    (folder / "preprocessor_config.json").write_text(json.dumps(pixels))
 
 
 def open_glm_image(settings: RunSettings) -> Session:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,17 +19,17 @@ from torch import Tensor, nn
 
 from configs.fields import refusing
 from models.base import ImageGrid
-from models.files.entries import library_errors, require_values
+from models.files.entries import library_errors, refuse_entry, require_values
 from models.files.network import Network, Slot
 from models.files.weights import all_of, folder_shapes, read_header, read_tensors, weight_files
 from support.border import Failure
+from support.extras import install
 from support.json_files import read_object
 
 if TYPE_CHECKING:
     from diffusers import GlmImagePipeline
 
-# of transformers' GlmImageImageProcessor, which takes them from CLIP
-_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+PREPROCESSOR = "preprocessor_config.json"
 _CODEBOOK = "model.vqmodel.quantize.embedding.weight"
 _OTHERS = ("model.language_model.", "lm_head.")
 # what diffusers paints with, and its weights' name
@@ -52,6 +53,7 @@ class GlmVision:
         with refusing(f"{folder}: "):
             self.files = vision_network(config)
         self.files.check(folder_shapes(folder), str(folder))
+        self.mean, self.std = normalisation(folder)
         self.downsampling = self.files.module["visual"].patch_size  # pixels per token of a side
 
     @cached_property
@@ -78,12 +80,30 @@ class GlmVision:
 
     def _grid_codes(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
         """Pixels (3, height, width) -> codes (rows x columns,)."""
-        mean, std = (pixels.new_tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
+        mean, std = (pixels.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         patches = ((pixels / 255 - mean) / std).unflatten(1, (rows, -1)).unflatten(3, (columns, -1))
         patches = patches.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1)  # (tokens, 3 patch^2)
         sizes = torch.tensor([[1, rows, columns]], device=self.device)
         latents = self.network["visual"](patches, sizes).last_hidden_state  # (tokens, channels)
         return self.network["vqmodel"].encode(latents.T.view(1, -1, rows, columns)).image_tokens
+
+
+def normalisation(folder: Path) -> tuple[list[float], list[float]]:
+    """Return the mean and standard deviation that pixels from 0 to 1 are normalised with.
+
+    They are the published processor's, not the defaults of transformers' class, which are CLIP's.
+    """
+    homes = folder, folder.absolute().parent / "processor"
+    path = next((home / PREPROCESSOR for home in homes if (home / PREPROCESSOR).is_file()), None)
+    if path is None:
+        raise ValueError(f"missing file: {PREPROCESSOR} in {' or '.join(map(str, homes))}")
+    entries = read_object(path)
+    values = [entries.get(name) for name in ("image_mean", "image_std")]
+    for name, value in zip(("image_mean", "image_std"), values, strict=True):
+        colours = value if isinstance(value, list) and len(value) == 3 else []
+        if not colours or not all(type(one) in (int, float) and one > 0 for one in colours):
+            refuse_entry(name, value, "three numbers above 0", str(path))
+    return values[0], values[1]
 
 
 def vision_network(config: dict) -> Network:
@@ -117,8 +137,10 @@ def lacks_painter(root: Path) -> str:
     missing = missing or [f"{n}/*.safetensors" for n in _NETWORKS if not _weights(root / n)]
     if missing:
         return f"{root} has no {', '.join(missing)}"
+    if find_spec("diffusers") is None:
+        return f"diffusers is not installed: {install('glm')}"
     there = find_spec("diffusers.pipelines.glm_image") is not None
-    return "" if there else "this version of diffusers has no GlmImagePipeline"
+    return "" if there else f"diffusers {version('diffusers')} has no GlmImagePipeline"
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -173,6 +195,7 @@ class GlmPainter:
             except Exception as error:  # on damaged files diffusers fails with errors of many kinds
                 shown = " ".join(str(error).split())
                 raise Failure(f"{self.root} cannot be read by diffusers: {shown}") from error
+        check_schedule(pipeline.scheduler)
         pipeline.set_progress_bar_config(disable=True)
         return pipeline.to(self.device)
 
@@ -189,6 +212,23 @@ class GlmPainter:
             generator=torch.Generator().manual_seed(seed),
         ).images[0]
         return torch.from_numpy(np.array(image))
+
+
+def check_schedule(scheduler: Any) -> None:
+    """Raise a Failure unless a scheduler keeps the time steps that the pipeline gives it.
+
+    diffusers 0.40 and 0.41 compute other ones, with which pictures are wrong without an error.
+    """
+    steps = torch.linspace(1000, 1, 51)[:-1].int().float().numpy()
+    shift = {"mu": 3.25} if scheduler.config.get("use_dynamic_shifting") else {}
+    scheduler = type(scheduler).from_config(scheduler.config)
+    scheduler.set_timesteps(timesteps=steps, sigmas=steps / 1000, **shift)
+    kept = scheduler.timesteps.cpu().numpy()
+    if len(kept) != len(steps) or abs(kept - steps).max() > 1e-3:
+        raise Failure(
+            f"diffusers {version('diffusers')} paints GLM-Image wrongly: its time steps are "
+            f"{kept[10]:.1f} after ten of 50 steps, not {steps[10]:.1f}; {install('glm')}"
+        )
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,8 @@ def open_folder(flag: str, given: str, model: str | None, download: bool = True)
             if flag == "drafter_path" and (folder / "drafter").is_dir():  # of a training's folder
                 below = shlex.quote(str(folder / "drafter"))
                 advice = f"Its subfolder has one: --drafter_path {below}."
+            elif flag == "model_path" and [*folder.glob("**/consolidated*.pth")]:
+                advice = f"It holds the authors' files, which are not read. {advice}"
             without = f"a folder without {one_of(names)}"
             raise mismatch(f"--{flag} {given}", without, "a checkpoint", advice)
     if not _FILES[flag]:

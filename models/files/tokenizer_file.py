@@ -4,6 +4,7 @@ These are ranks of byte strings (tiktoken).
 """
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,28 +14,30 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from configs.downloads import damage
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer in a file."""
+def load_tokenizer(path: Path, words: str = "") -> Tokenizer:
+    """Return the tokenizer in a file; words: as `with_literal_texts` takes them."""
     if not path.is_file():
         raise ValueError(f"missing file: {path}")
     try:
-        return with_literal_texts(Tokenizer.from_file(str(path)))
+        return with_literal_texts(Tokenizer.from_file(str(path)), words)
     except Exception as error:  # the tokenizers library raises bare Exception
         raise ValueError(f"{path} is not a tokenizer file: {damage(path, error)}") from error
 
 
-def with_literal_texts(tokenizer: Tokenizer) -> Tokenizer:
+def with_literal_texts(tokenizer: Tokenizer, words: str = "") -> Tokenizer:
     """Let the tokenizer encode the name of a control token in a text letter by letter.
 
     Otherwise a prompt could begin a second image or end a row. Control tokens around a prompt are
-    added by id (`row_ids`).
+    added by id (`row_ids`). words: a pattern of added tokens that stand for text, such as `<b>`.
     """
     hidden = [
         AddedToken(token.content, normalized=token.normalized, special=True)
         for token in tokenizer.get_added_tokens_decoder().values()
         # Some files do not mark control tokens as special. Single letters stay as they are: in
         # DeepSeek's files they complete the alphabet.
-        if not token.special and len(token.content.strip()) > 1
+        if not token.special
+        and len(token.content.strip()) > 1
+        and not re.fullmatch(words, token.content)
     ]
     tokenizer.add_special_tokens(hidden)
     tokenizer.encode_special_tokens = True

@@ -30,9 +30,12 @@ class Checked:
     bytes: int = 0  # that the part takes in memory
     # known once all parts fit together
     grid: ImageGrid | None = None  # of an image's tokens
+    codes: int = 0  # different image tokens
     shortest: int = 0  # tokens of the longest row of a prompt without text
+    caption: int = 0  # and of CAPTION's prompt
 
 
+CAPTION = "A man riding a wave on top of a surfboard."  # as long as most of COCO's
 Check = Callable[[Path, TargetOptions], Checked]  # of a checkpoint's folder; ValueError for a fault
 
 
@@ -53,6 +56,7 @@ class Family(ABC):
     text_flag: str | None = None
     image_flag: str | None = None
     frame: tuple[str, ...] = ()  # names of the tokens around a prompt's text
+    tags = ""  # pattern of added tokens that stand for text in a prompt
     decoder = "model."  # prefix of the transformer's public keys
     ignored: tuple[str, ...] = ()  # prefixes of keys that are not its weights
     renames: Rules = ()  # keys of other layouts -> this one's
@@ -79,7 +83,7 @@ class Family(ABC):
     def words(self, folder: Path, options: TargetOptions) -> Words:
         """Return the text tokenizer."""
         path = folder / HUB_TOKENIZER
-        return self.vocabulary(load_tokenizer(path), path, self.frame)
+        return self.vocabulary(load_tokenizer(path, self.tags), path, self.frame)
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         """Return where the image tokenizer's weights are."""
@@ -162,7 +166,13 @@ class Family(ABC):
         grid = prompts.grid
         ends = "" if grid.row_end is None else f" and {grid.rows} row ends"
         text = "text tokenizer, image tokenizer and config.json fit together; an image is"
-        return Checked(f"{text} {grid} tokens{ends}", 0, grid, prompts.shortest)
+        return Checked(
+            f"{text} {grid} tokens{ends}",
+            grid=grid,
+            codes=prompts.vocab.size,
+            shortest=prompts.shortest,
+            caption=min(prompts.room, max(prompts.shortest, len(prompts.ids(CAPTION)))),
+        )
 
     def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:
         config = read_config(folder)

@@ -8,6 +8,7 @@ GlmImagePipeline paints where the whole checkpoint is there; else tokens are wri
 
 import re
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from models.targets.family import Checked, Family
 from models.targets.llama import HEAD, llama_spec, rope_parameters
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
+from support.extras import install
 from support.json_files import read_object
 from support.output import remark
 
@@ -80,8 +82,11 @@ class GlmWords(Words):
 
 def _template(folder: Path, settings: dict) -> str:
     """Return a user's message in the checkpoint's chat template; ValueError if that fails."""
-    from jinja2 import TemplateError  # no other family needs the package
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    try:
+        from jinja2 import TemplateError  # no other family needs the package
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{folder}: its chat template needs jinja2: {install('glm')}") from error
 
     path = folder / "chat_template.jinja"
     message = {"role": "user", "content": [{"type": "text", "text": _TEXT}]}
@@ -252,7 +257,8 @@ class GlmImage(Family):
         if lacks := lacks_painter(_root(folder)):
             return Checked(text + _TOKENS_ONLY.format(lacks))
         painter = GlmPainter.open(_root(folder), options.device)
-        return Checked(f"{text}diffusers paints with {painter.root}", painter.bytes)
+        paints = f"diffusers {version('diffusers')} paints with {painter.root}"
+        return Checked(text + paints, painter.bytes)
 
     def _text(self, config: dict) -> dict:
         require_model(config, self.name)

@@ -24,6 +24,10 @@ from models.targets.prompts import Prompts
 from models.transformer import Transformer
 
 BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL = "<bos>", "<pad>", "<boi>", "<unconditional>"
+# Gemma's tokenizer has tokens for these words of HTML
+TAGS = (
+    "</?(table|caption|thead|tbody|tfoot|tr|th|td|h[1-6]|blockquote|strong|em|[bius]|sub|sup|code)>"
+)
 REQUEST = " Generate an image based on this description."
 # transformers' GemmaConfig, with Liquid's ids; a config.json need not repeat them
 _DEFAULTS = {
@@ -71,6 +75,7 @@ class Liquid(WithVqgan):
     name = "liquid"
     prompts = LiquidPrompts
     frame = (BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL)
+    tags = TAGS
     fit = META
     ignored = (HEAD,)
 

@@ -227,7 +227,8 @@ class LlamaGen(Family):
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, options)
         image, text = spec.image_rope, "text encoder, image tokenizer and config.json fit together"
-        return Checked(text, 0, ImageGrid(image.side, image.side), image.condition)
+        grid, slots = ImageGrid(image.side, image.side), image.condition
+        return Checked(text, grid=grid, codes=spec.vocab, shortest=slots, caption=slots)
 
     def _prompts(
         self, words: TextEncoder, folder: Path, spec: TransformerSpec, options: TargetOptions

@@ -1,6 +1,7 @@
 """T5's encoder (arXiv 1910.10683) as in LlamaGen's recipe: google/flan-t5-xl in bf16, 120 slots."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,9 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
 
     if not any((folder / name).is_file() for name in T5_TOKENIZERS):
         raise ValueError(f"{_FLAG}: {folder} has no tokenizer: none of {', '.join(T5_TOKENIZERS)}")
+    if not (folder / T5_TOKENIZERS[0]).is_file() and find_spec("sentencepiece") is None:
+        advice = f"`pip install sentencepiece`, or add {T5_TOKENIZERS[0]} of google/flan-t5-xl"
+        raise ValueError(f"{_FLAG}: {folder}/{T5_TOKENIZERS[1]} needs sentencepiece: {advice}")
     try:
         # split_special_tokens: the name of a control token in a caption is text
         tokenizer = AutoTokenizer.from_pretrained(folder, split_special_tokens=True)

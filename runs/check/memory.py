@@ -1,93 +1,137 @@
-"""The memory that `inspect` names, by the shapes that an engine allocates.
+"""The memory that a model takes: an engine is opened on the meta device, and its tensors counted.
 
-Of the methods, at their default sizes, the one that takes most counts. Prompts are as long as the
-target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twice the bytes.
+There a tensor has a shape and no memory, so this is what `Engine` and drafters allocate themselves,
+in less than a second.
 """
+
+from collections.abc import Iterable
 
 import torch
 
 from configs.methods import METHODS, MethodSettings
-from configs.tools import InspectSettings
-from decoding.cache import CacheShape, KVCache
-from decoding.noise import NoiseShape
-from decoding.round import TreeShape
-from drafters.block import CANDIDATES
-from drafters.eagle import drafted_slots
-from drafters.jacobi import table_shape
-from models.base import ImageGrid, TransformerSpec
-from models.codecs.peak import META_DEVICE
-from models.files.network import Network
+from configs.model import LoadedSettings
+from configs.sampling import SamplingSettings
+from decoding.cache import attention_dtype
+from decoding.images import Job
+from drafters.loading import find_drafter
+from models.base import ImageVocab
+from models.codecs.peak import META_DEVICE, Peak
+from models.files.folders import open_folder
+from models.files.network import Network, fitting_config
 from models.quantize import copies_bytes, weight_bytes
-from runs.methods import build_policy
-from runs.session import DTYPES
+from models.registry import family_of
+from models.target import TargetModel
+from models.targets.family import Checked
+from runs.methods import build_engine, sampling_distribution
+from runs.session import DTYPES, target_options
+from support.devices import pick_device
+
+Bytes = tuple[int, int]  # with the prompt of a caption, and with the longest prompt
+
+
+class MetaTarget(TargetModel):
+    """A target of shapes alone, as engines and drafters read it when they are opened."""
+
+    def __init__(self, network: Network, parts: Checked, dtype: torch.dtype, prompt: int):
+        """prompt: tokens of every prompt."""
+        self.transformer = getattr(network.module, "transformer", network.module).to(dtype)
+        self.spec, self.grid, self.codes = network.module.spec, parts.grid, parts.codes
+        self.vocab, self.prompt_tokens = ImageVocab(0, parts.codes), prompt
+        self.dtype, self.device = dtype, META_DEVICE
+
+    def length(self, text: str) -> int:
+        return self.prompt_tokens
 
 
 def memory_of(
-    settings: InspectSettings,
-    target: Network | None,
-    drafter: Network | None,
-    image: tuple[ImageGrid, int] | None,  # of its tokens, and how many different ones there are
+    settings: LoadedSettings,
+    sampling: SamplingSettings,
+    batch_size: int,
+    methods: Iterable[MethodSettings] | None = None,
+) -> dict[str, Bytes]:
+    """Return the bytes that a model takes, by part, without activations.
+
+    Args:
+        settings: name the model's files and how it is loaded; files are local or in the cache.
+        sampling: its guidance scale tells how many rows an image has.
+        batch_size: images decoded together.
+        methods: of which the one that takes most counts; None: all that the files serve.
+
+    Raises:
+        ValueError: a file is missing, damaged or does not fit; it names the file.
+    """
+    dtype, device = DTYPES[settings.dtype], pick_device(getattr(settings, "device", "cpu"))
+    options = target_options(settings, dtype, torch.device("cpu"), download=False)
+    family = family_of(settings.model)
+    folder = open_folder("model_path", settings.model_path, settings.model, download=False).path
+    config, spec = fitting_config(folder, family.spec)
+    parts = family.compatible(folder, options)
+    network = family.network(config, ImageVocab(0, parts.codes))
+    path = settings.drafter_path
+    drafter = None if path is None else find_drafter(path, family, spec).network
+    memory: dict[str, Bytes] = {}
+    for name, one, kind in (("target", network, settings.quantize), ("drafter", drafter, None)):
+        if one is not None:
+            count = weight_bytes(one.module, kind, dtype)
+            memory[f"{name} weights"] = count, count
+            copies = copies_bytes(one.module, kind, dtype) if device.type == "cpu" else 0
+            if copies:
+                memory[f"{name} packed copies"] = copies, copies
+    longest = spec.max_positions - parts.grid.slots(parts.grid.tokens)
+    columns = []
+    for prompt in (parts.caption, longest):
+        target = MetaTarget(network, parts, dtype, prompt)
+        head = None if drafter is None else drafter.module.to(dtype)
+        wider = attention_dtype(dtype, device).itemsize / dtype.itemsize  # bf16 caches on CPUs
+        tried = methods or (MethodSettings(name) for name in METHODS)
+        opened = [
+            _opened(target, head, sampling, method, batch_size)
+            for method in tried
+            if head is not None or not method.drafted
+        ]
+        most = {name: max(one[name] for one in opened) for name in opened[0]}
+        most["keys and values"] = round(wider * most["keys and values"])
+        columns.append(most)
+    memory |= {name: (columns[0][name], columns[1][name]) for name in columns[0]}
+    for name, (check, _) in family.parts.items():
+        if count := check(folder, options).bytes:
+            memory[name] = count, count
+    if family.decoded:
+        files = family.image_files(folder, options)
+        codec = files.open(files.network().module, META_DEVICE)
+        count = codec.decoding_bytes(parts.grid)
+        memory[f"{family.image_part} at work"] = count, count
+    return memory
+
+
+@torch.inference_mode()
+def _opened(
+    target: MetaTarget,
+    head: torch.nn.Module | None,
+    sampling: SamplingSettings,
+    method: MethodSettings,
+    images: int,
 ) -> dict[str, int]:
-    """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
-    grid = ImageGrid(1, 1) if image is None else image[0]  # unknown where parts do not fit together
-    trees = largest_trees(grid)
-    memory: dict[str, int] = {}
-    if target is not None:
-        spec = target.module.spec
-        slots = spec.max_positions + max(grid.block(tree.nodes) for tree in trees.values())
-        memory |= _weights("target", target, settings, settings.quantize)
-        memory["target keys and values"] = cache_bytes(settings, spec, slots)
-    if drafter is not None:
-        spec = drafter.module.spec
-        # beyond a prompt and its image
-        beyond = (
-            grid.block(tree.nodes)
-            + grid.block(tree.reach)
-            + max(drafted_slots(tree, grid), tree.reach * CANDIDATES)
-            for name, tree in trees.items()
-            if METHODS[name].drafted
-        )
-        slots = spec.max_positions + max(beyond)
-        memory |= _weights("drafter", drafter, settings, None)
-        memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
-    return memory if image is None else memory | _tables(settings, *image)
-
-
-def largest_trees(grid: ImageGrid) -> dict[str, TreeShape]:
-    """Return the largest tree of every method that drafts, at its defaults."""
-    drafting = (name for name, entry in METHODS.items() if entry.speculative)
-    return {name: build_policy(MethodSettings(name), grid).largest for name in drafting}
-
-
-def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) -> int:
-    """Return the bytes of a batch's keys, values and masks."""
-    shape = CacheShape(settings.batch_size, settings.sampling.guidance, slots)
-    return KVCache(spec, shape, DTYPES[settings.dtype], META_DEVICE).nbytes
-
-
-def _weights(
-    name: str, network: Network, settings: InspectSettings, kind: str | None
-) -> dict[str, int]:
-    """Return the bytes of loaded weights and of their copies; kind: of quantisation."""
-    dtype = DTYPES[settings.dtype]
-    packed = copies_bytes(network.module, kind, dtype)
-    copies = {f"{name} copies on CPUs": packed} if packed else {}
-    return {f"{name} weights": weight_bytes(network.module, kind, dtype)} | copies
-
-
-def _tables(settings: InspectSettings, grid: ImageGrid, codes: int) -> dict[str, int]:
-    """Return the bytes of the noise and of the stale predictions of a batch."""
-    trees = largest_trees(grid)
-    reach = max(tree.reach for tree in trees.values())
-    # Noise and predictions are fp32 with bf16 weights, too.
-    dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
-    noise = NoiseShape(grid.tokens, codes, False, dtype, META_DEVICE, 1 + reach)
-    stale = torch.Size(table_shape(settings.batch_size, grid, codes, reach))
-    recalled = max(
-        1 + tree.nodes for name, tree in trees.items() if "recall_numbers" in METHODS[name].defaults
-    )
+    """Return the bytes that an engine allocates for a batch, by part."""
+    distribution = sampling_distribution(sampling)
+    with Peak() as peak:
+        engine = build_engine(target, head, distribution, method, images)
+        engine._open([Job(str(number), "", number) for number in range(images)])
+        taken = sum(peak.alive.values())
+    cache, noise = engine.images.cache.nbytes, engine.images.noise.table.nbytes
+    drafting = engine.speculation and engine.speculation.drafter
+    drafted = [*_caches(drafting)]
     return {
-        "noise": settings.batch_size * noise.nbytes,
-        "stale predictions": stale.numel() * dtype.itemsize,
-        "recalled predictions": settings.batch_size * recalled * codes * dtype.itemsize,
+        "keys and values": cache + sum(drafted),
+        "noise": noise,
+        "drafts and predictions": taken - cache - noise - sum(drafted),
     }
+
+
+def _caches(drafter: object) -> Iterable[int]:
+    """Yield the bytes of the KV caches of a drafter and of those that it is made of."""
+    for value in vars(drafter).values() if drafter is not None else ():
+        if hasattr(value, "nbytes") and hasattr(value, "memory"):
+            yield value.nbytes
+        elif hasattr(value, "cache"):
+            yield from _caches(value)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from configs.tools import InspectSettings
+from support.devices import pick_device
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
 
@@ -32,7 +33,8 @@ class Report:
     """All that `inspect` found."""
 
     findings: tuple[Finding, ...]  # about its files
-    memory: dict[str, int] = field(default_factory=dict)  # bytes by name, without activations
+    # bytes by name with a caption's and with the longest prompt, without activations
+    memory: dict[str, tuple[int, int]] = field(default_factory=dict)
     checks: tuple[Finding, ...] = ()  # of the loaded model, if it was run
 
     @property
@@ -70,13 +72,15 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
             start = " " * len(start)
 
 
-def _memory_rows(memory: dict[str, int], settings: InspectSettings) -> Iterator[str]:
+def _memory_rows(memory: dict[str, tuple[int, int]], settings: InspectSettings) -> Iterator[str]:
     images = f"{settings.batch_size} images x {settings.sampling.guidance} guidance rows"
     types = ", ".join(filter(None, (settings.dtype, settings.quantize)))
-    yield f"\nmemory, {types}, {images}, longest prompts, without activations:"
-    total = "together" if "target weights" in memory else "together, without target"
-    for name, count in (memory | {total: sum(memory.values())}).items():
-        yield f"  {name:26} {size(count):>10}"
+    device = pick_device(settings.device).type
+    yield f"\nmemory, {device}, {types}, {images}, without activations:"
+    yield f"  {'':26} {'caption':>10} {'longest prompt':>16}"
+    sums = tuple(map(sum, zip(*memory.values(), strict=True)))
+    for name, (caption, longest) in (memory | {"together": sums}).items():
+        yield f"  {name:26} {size(caption):>10} {size(longest):>16}"
 
 
 def size(count: int) -> str:

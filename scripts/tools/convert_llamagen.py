@@ -10,12 +10,13 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from configs.fields import refuse
+from configs.fields import SettingsError, refuse
 from models.files.weights import read_tensors
 from support.durable import encode_json, give_usual_mode, replace_file
 from support.script import run_script
 
-HEAD_DIM = 64  # channels per head, in the text-to-image models
+# width -> heads, of all models of the authors
+HEADS = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2048: 32, 2560: 40, 3200: 32, 4096: 32}
 SIDES = {"_256": 16, "_512": 32}  # codes per row and column, by the end of the file's name
 _TOP = {
     "tok_embeddings.weight": "model.embed_tokens.weight",
@@ -46,19 +47,23 @@ def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
             yield f"model.layers.{layer[1]}.{_LAYER[layer[2]]}", tensor.contiguous()
         elif key in _TOP:
             yield _TOP[key], tensor.contiguous()
-        else:
+        elif key != "freqs_cis":  # a table of rotations, which the authors' loaders leave out
             raise ValueError(f"unexpected key {key}: not the text-to-image GPT of LlamaGen")
 
 
-def config_of(state: dict[str, Tensor], side: int) -> dict:
-    """Return the config.json of weights; side: codes per row, which these do not tell."""
+def config_of(state: dict[str, Tensor], side: int, heads: int | None) -> dict:
+    """Return the config.json of weights, which do not tell codes per row (`side`) and heads."""
     try:
         vocab, hidden = state["model.embed_tokens.weight"].shape
         slots, width = state["model.cls_embedding.uncond_embedding"].shape
         intermediate = len(state["model.layers.0.mlp.gate_proj.weight"])
     except KeyError as error:
         raise ValueError(f"missing key {error.args[0]}") from error
-    heads = hidden // HEAD_DIM
+    if heads is None and hidden not in HEADS:
+        refuse("heads", heads, f"the model's attention heads; its width {hidden} tells none")
+    heads = heads or HEADS[hidden]
+    if heads < 1 or hidden % heads:
+        refuse("heads", heads, f"a divisor of the width {hidden}")
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "input_type": "t2i",
         "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate,
@@ -70,18 +75,21 @@ def config_of(state: dict[str, Tensor], side: int) -> dict:
     }  # fmt: skip
 
 
-def convert(*, source: str, output: str) -> None:
+def convert(*, source: str, output: str, heads: int | None = None) -> None:
     """Convert a file of weights.
 
     Args:
         source: t2i_XL_stage1_256.pt or t2i_XL_stage2_512.pt.
         output: folder for config.json and model.safetensors; made if it is not there.
+        heads: attention heads of a model of your own; the authors' are known by their width.
     """
-    if (side := SIDES.get(Path(source).stem[-4:])) is None:
-        refuse("source", source, "a name that ends in _256 or _512, which tells the image's size")
     try:
         state = dict(renamed(read_tensors([Path(source)])))
-        config = config_of(state, side)
+        if (side := SIDES.get(Path(source).stem[-4:])) is None:
+            refuse("source", source, "a name that ends in _256 or _512, the image's size")
+        config = config_of(state, side, heads)
+    except SettingsError:
+        raise
     except ValueError as error:
         raise ValueError(f"--source {source}: {error}") from error
     folder = Path(output)

@@ -45,10 +45,14 @@ def original(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def test_there_and_back(llamagen, monkeypatch) -> None:
     folder, state = llamagen, load_file(llamagen / "model.safetensors")
     source, output = folder.parent / "t2i_S_256.pt", folder.parent / "converted"
-    torch.save({"model": original(state), "steps": 3, "args": Namespace(lr=1e-4)}, source)
+    weights = original(state) | {"freqs_cis": torch.zeros(9, 4, 2)}
+    torch.save({"model": weights, "steps": 3, "args": Namespace(lr=1e-4)}, source)
     monkeypatch.setattr(convert_llamagen, "SIDES", {"_256": 4})
-    monkeypatch.setattr(convert_llamagen, "HEAD_DIM", 16)
-    convert(source=str(source), output=str(output))
+    with pytest.raises(ValueError, match="--heads: expected the model's attention heads; its"):
+        convert(source=str(source), output=str(output))
+    convert(source=str(source), output=str(output), heads=2)
+    modes = {(output / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
     converted = load_file(output / "model.safetensors")
     assert converted.keys() == state.keys()
     assert all(torch.equal(converted[key], state[key]) for key in state)
@@ -58,8 +62,10 @@ def test_there_and_back(llamagen, monkeypatch) -> None:
 
 
 def test_the_name_tells_the_side_and_nothing_else_does(tmp_path) -> None:
+    source = tmp_path / "t2i.pt"
+    torch.save({}, source)
     with pytest.raises(ValueError, match="--source: expected a name that ends in _256 or _512"):
-        convert(source=str(tmp_path / "t2i.pt"), output=str(tmp_path))
+        convert(source=str(source), output=str(tmp_path))
     with pytest.raises(ValueError, match=r"--source .*t2i_XL_stage1_256\.pt: cannot read"):
         convert(source=str(tmp_path / "t2i_XL_stage1_256.pt"), output=str(tmp_path))
 

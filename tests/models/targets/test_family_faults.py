@@ -18,6 +18,13 @@ from models.targets.llamagen import LlamaGen
 from runs.session import open_session
 
 T5 = "../t5/flan-t5-xl"
+
+
+def only_pieces(folder: Path) -> None:
+    """Leave the text encoder the tokenizer of its authors alone."""
+    (folder / T5 / "tokenizer.json").rename(folder / T5 / "spiece.model")
+
+
 EMU3_NORM = "text_model.model.layers.1.input_layernorm.weight"
 EMU3_CODEC = "vqmodel.decoder.up_block.up.0.block.0.conv1.weight"
 JANUS_LAYER = "model.language_model.layers.1.self_attn.q_proj.weight"
@@ -174,6 +181,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (tensors(f"{T5}/model.safetensors", "encoder.final"), NO_NORM),
         (content(f"{T5}/tokenizer.json", "{}"), f"{ENCODER}cannot be read as a tokenizer"),
         (entries(file=f"{T5}/{NAMES}", pad_token=None), "without a padding token"),
+        (only_pieces, "spiece.model needs sentencepiece: `pip install sentencepiece`, or add tok"),
         (
             tensors("drafter/pytorch_model.bin", layers__0__input_layernorm__weight=torch.ones(32)),
             "unexpected key layers.0.input_layernorm.weight",

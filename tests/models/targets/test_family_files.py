@@ -19,12 +19,14 @@ from PIL import Image
 from small import OPTIONS
 from small_liquid import FIRST
 from small_llamagen import LlamaGenSizes, write_llamagen
+from tokenizers import AddedToken, Tokenizer
 from transformers import GemmaForCausalLM
 
 import main
 from configs.schema import LanternSettings, MethodSettings, RunSettings
 from decoding.images import Job
 from models.registry import family_of, load_codec
+from models.targets.liquid import Liquid
 from models.targets.llamagen import LlamaGen
 from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
@@ -217,6 +219,16 @@ def test_codes_of_emu3_5_have_the_largest_inner_products(originals) -> None:
     codes = images.encode(pixels)
     assert torch.equal(codes, scores.argmax(-1))
     assert target.to_image(codes).shape == pixels.shape
+
+
+def test_words_of_html_are_tokens_of_gemma(originals, tmp_path) -> None:
+    """So they are for Liquid's authors; names of control tokens are cut into letters."""
+    tokenizer = Tokenizer.from_file(str(originals["liquid"] / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in ("<b>", "<unused1>")])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    words = Liquid().words(tmp_path, OPTIONS)
+    row = words.tokenizer.encode("a <b> cat <unused1>", add_special_tokens=False).ids
+    assert words["<b>"] in row and words["<unused1>"] not in row and words["<bos>"] not in row
 
 
 def test_bf16_keeps_gemmas_embedding(originals) -> None:

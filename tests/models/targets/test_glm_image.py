@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import diffusers
 import huggingface_hub
 import numpy as np
 import pytest
@@ -34,12 +35,13 @@ from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid
 from models.codecs import glm_codec
-from models.codecs.glm_codec import vision_network
+from models.codecs.glm_codec import check_schedule, vision_network
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from models.targets.glm_image import GlmImage, GlmWords
 from page.stage import Wish, stages
 from runs.session import Session, open_session
+from support.border import Failure
 from support.json_files import read_lines
 
 GREEDY = SamplingSettings(cfg=1.0, temperature=0.0)
@@ -219,9 +221,8 @@ def resized(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def encoded(folder: Path, pixels: Tensor) -> list[int]:
-    """The codes by transformers' classes, after the steps of its image processor."""
-    sizes = {"patch_size": 16, "temporal_patch_size": 1, "merge_size": 1}
-    process = transformers.GlmImageImageProcessor(**sizes)
+    """The codes by transformers' classes, after the steps of the checkpoint's image processor."""
+    process = transformers.GlmImageImageProcessor.from_pretrained(folder.parent / "processor")
     given = process(images=[pixels.permute(2, 0, 1)], do_resize=False, return_tensors="pt")
     model = transformers.GlmImageForConditionalGeneration.from_pretrained(folder).eval()
     grids = given["image_grid_thw"]
@@ -296,6 +297,23 @@ def test_diffusers_paints_where_the_whole_checkpoint_is(original, session, tmp_p
     expected = pipeline("a 'red' cat", output_type="np", **given).images[0]
     assert pixels.shape == (64, 96, 3) and expected.std() > 0.05
     assert np.abs(pixels.numpy() - 255 * expected).max() < 1
+
+
+def test_the_painters_time_steps_are_those_that_the_pipeline_gives() -> None:
+    """The published scheduler shifts; after ten of 50 steps the network is told 800."""
+    shifts = {"use_dynamic_shifting": True, "time_shift_type": "linear"}
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(**shifts, base_shift=0.25, max_shift=0.75)
+    check_schedule(scheduler)
+    steps = np.linspace(1000, 1, 51)[:-1].astype(int).astype(np.float32)
+    scheduler.set_timesteps(timesteps=steps, sigmas=steps / 1000, mu=3.25)
+    assert scheduler.timesteps[10] == 800
+
+    class Shifted(diffusers.FlowMatchEulerDiscreteScheduler):
+        def set_timesteps(self, timesteps=None, **given) -> None:  # as diffusers 0.40 and 0.41 do
+            super().set_timesteps(**given)
+
+    with pytest.raises(Failure, match=r"paints GLM-Image wrongly: .*, not 800\.0"):
+        check_schedule(Shifted(**shifts))
 
 
 def test_guidance_is_off_by_default(original) -> None:
