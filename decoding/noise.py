@@ -106,11 +106,6 @@ class NoiseShape:
         fitting = _TABLE_BYTES // (self.width * self.dtype.itemsize)
         return min(self.positions, max(self.reach + _AHEAD, fitting))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one image's table."""
-        return self.rows * (1 if self.greedy else self.width) * self.dtype.itemsize
-
 
 @dataclass(frozen=True)
 class HostNoise:

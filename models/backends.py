@@ -12,7 +12,7 @@ from torch.backends.cpu import get_cpu_capability
 
 from configs.fields import SettingsError, mismatch
 from configs.model import INDUCTOR, EngineSettings
-from models.cpu.fused import run_fused
+from models.cpu.blocks import run_compiled
 from models.cpu.linear import pack_weights
 from models.cpu.native import NoKernels, kernels
 from models.transformer import BY_TORCH, Blocks
@@ -39,7 +39,7 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
             raise _uncompiled("on", error) from error
         remark(f"layers run by torch's kernels, which are slower: {error}")
         return _run_by_torch
-    return fuse if settings.compile == "on" or has_vectors() else _run_by_torch
+    return use_compiled if settings.compile == "on" or has_vectors() else _run_by_torch
 
 
 def has_vectors() -> bool:
@@ -61,45 +61,45 @@ def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
 
 
 def use_triton(*networks: nn.Module) -> None:
-    """Let bf16 networks run the steps between their products by kernels of Triton.
+    """Let bf16 networks run the operations between their products by kernels of Triton.
 
     These need a C compiler and Python's headers, and a tile may need more memory than a GPU has.
     """
     modules = chain.from_iterable(network.modules() for network in networks)
     found = [module for module in modules if isinstance(module, Blocks)]
     try:
-        from models.cuda import steps  # importing Triton takes a second
+        from models.cuda import ops  # importing Triton takes a second
 
-        found = [net for net in found if steps.fits(net)]
+        found = [net for net in found if ops.fits(net)]
         # Build all before changing a layer: if one fails, no layer is left with Triton.
         for net in found:
-            steps.build(net)
+            ops.build(net)
     except Exception as error:  # whatever a compiler says: images are the same without
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         log.warning("Layers run by torch's kernels, which are slower: %s", reason)
         return
-    ours = steps.StepsInKernels()
+    ours = ops.TritonOps()
     for block in chain.from_iterable(net.blocks for net in found):
-        block.steps = ours
+        block.ops = ours
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:
     return mismatch("--compile", repr(choice), "off or auto", f"Here {reason}.")
 
 
-def fuse(*networks: nn.Module) -> None:
+def use_compiled(*networks: nn.Module) -> None:
     """Let networks run kernels of our own where they can."""
     for network in networks:
         pack_weights(network)
         for blocks in network.modules():
             if isinstance(blocks, Blocks):
-                blocks.run = run_fused
+                blocks.run = run_compiled
 
 
 def whose_kernels(network: nn.Module) -> str:
     """Return whose kernels run a network's layers: "compiled" ones, "triton"'s or "torch"'s."""
     found = [module for module in network.modules() if isinstance(module, Blocks)]
-    if any(blocks.run is run_fused for blocks in found):
+    if any(blocks.run is run_compiled for blocks in found):
         return "compiled"
-    steps = [block.steps for blocks in found for block in blocks.blocks]
-    return "torch" if all(type(one) is type(BY_TORCH) for one in steps) else "triton"
+    used = [block.ops for blocks in found for block in blocks.blocks]
+    return "torch" if all(type(one) is type(BY_TORCH) for one in used) else "triton"

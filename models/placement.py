@@ -66,7 +66,7 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
 def spread(target: TargetModel, rows: int, slots: int, pixels: int) -> None:
     """Spread a target in the CPU's memory over all GPUs; the numbers are those of `load_of`."""
     main = torch.device("cuda", 0)
-    target.place(main)
+    target.move(main)
     count = torch.cuda.device_count()
     free = [int(torch.cuda.mem_get_info(number)[0] * (1 - _KEPT_FREE)) for number in range(count)]
     devices = plan(target.spec.layers, load_of(target.transformer, rows, slots, pixels), free)

@@ -58,7 +58,7 @@ def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
             shape = str(tuple(linear.weight.shape))
             raise mismatch(f"--quantize: matrix {name}", shape, f"rows of a multiple of {GROUP}")
     target.transformer.to(device)
-    target.place(device)
+    target.move(device)
 
 
 def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:

@@ -33,10 +33,10 @@ class TargetModel:
         self.dtype, self.device = weight.dtype, weight.device
         self._drafter = drafter
 
-    def place(self, device: torch.device) -> None:
+    def move(self, device: torch.device) -> None:
         """Move all but the transformer to a device, on which ids and features are from now on."""
         self.device, self.images = device, self.images.to(device)
-        self.prompts.place(device)
+        self.prompts.move(device)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         """Return the conditional row of a text and, with guidance 2, the unconditional one.

@@ -5,7 +5,7 @@ wrong sizes would take all memory, or minutes even without memory: 100,000 layer
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,14 +118,12 @@ class Network:
         if faults := self.faults(stored):
             raise ValueError(f"{source} does not fit the model: {first_of(faults, _SHOWN)}")
 
-    def faults(
-        self, stored: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()
-    ) -> list[str]:
-        """Return, in words, all faults of stored shapes; `unread` keys do not count as missing."""
+    def faults(self, stored: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """Return, in words, all faults of stored shapes."""
         shapes = {
             self.name(key): shape for key, shape in stored.items() if key.startswith(self.prefix)
         }
-        present = {*shapes, *map(self.name, unread), *self.optional}
+        present = {*shapes, *self.optional}
         tensors = self.module.state_dict()
         differences = (
             _difference(key, shape, tensors, self.keys)
@@ -219,12 +217,11 @@ def fitting_config(
 def size_faults(
     config: Mapping[str, object],
     shapes: Mapping[str, tuple[int, ...]],
-    unread: Collection[str] = (),
 ) -> list[str]:
     """Return, in words, every size of a config.json that the stored tensors contradict.
 
     That is one on which all tensors that have it agree otherwise. Where they differ themselves,
-    single tensors are wrong, which `Network.faults` names. unread: keys of damaged files.
+    single tensors are wrong, which `Network.faults` names.
     """
     config = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), config)
     # a vision model has layers and sizes of its own
@@ -243,7 +240,7 @@ def size_faults(
         for entry, sizes in stored.items()
         if type(config.get(entry)) is int and len(sizes) == 1 and config[entry] not in sizes
     ]
-    numbers = (int(match[1]) for key in [*shapes, *unread] if (match := _LAYER.match(key)))
+    numbers = (int(match[1]) for key in shapes if (match := _LAYER.match(key)))
     layers, stated = max(numbers, default=-1) + 1, config.get("num_hidden_layers")
     if type(stated) is int and 0 < layers != stated:
         faults.append(f"num_hidden_layers is {stated}, the weights hold {layers}")

@@ -105,7 +105,7 @@ class LlamaGenPrompts(Prompts):
         mask = padding_visible(context.mask, prompt.starts)
         return transformer.read(self.caption(prompt.condition), replace(context, mask=mask), layers)
 
-    def place(self, device: torch.device) -> None:
+    def move(self, device: torch.device) -> None:
         self.caption.to(device)
         self.text.model.to(device)
 

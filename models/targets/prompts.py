@@ -169,5 +169,5 @@ class Prompts:
         """Return the transformer's features of a prompt, as `TargetModel.read`."""
         return transformer(prompt.ids, context, layers)
 
-    def place(self, device: torch.device) -> None:
+    def move(self, device: torch.device) -> None:
         """Move networks that make prompts to a device."""

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from configs.methods import MethodSettings
 from decoding.images import Job
 from models.base import TransformerSpec
-from models.transformer import BY_TORCH, Block, Steps
+from models.transformer import BY_TORCH, Block, BlockOps
 from runs.session import Session
 from support.compiler import compiling
 
@@ -87,23 +87,23 @@ def count_rounds(
     for _ in islice(steps, WARM):
         pass
     blocks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Block)]
-    before = [block.steps for block in blocks]
+    before = [block.ops for block in blocks]
     try:
         for block in blocks:
-            block.steps = _CountedSteps(counter)
+            block.ops = _CountedOps(counter)
         with compiling(counter.fusing if compiles else None), counter:
             rounds = sum(1 for _ in islice(steps, ROUNDS))
     finally:
         for block, own in zip(blocks, before, strict=True):
-            block.steps = own
+            block.ops = own
     return [work._replace(kernels=work.kernels / rounds) for work in counter.work]
 
 
-class _CountedSteps(Steps):
+class _CountedOps(BlockOps):
     """Torch's steps, each counted as one kernel, and attention as two more."""
 
     def __init__(self, counter: "_Counter"):
-        for name in ("norm", "add_norm", "gate", "read"):
+        for name in ("norm", "add_norm", "gate", "attend"):
             setattr(self, name, counter.fusing(getattr(BY_TORCH, name)))
 
 

@@ -21,10 +21,10 @@ from configs.schema import RunSettings
 from decoding.graphs import CudaGraphs
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from models.backends import fuse, kernels_for, use_triton, whose_kernels
+from models.backends import kernels_for, use_compiled, use_triton, whose_kernels
 from models.base import TransformerSpec
 from models.cpu import native
-from models.cpu.fused import run_fused
+from models.cpu.blocks import run_compiled
 from models.transformer import BY_TORCH, Transformer, run_by_torch
 from runs.check.loaded import FirstRows
 from runs.methods import build_engine
@@ -55,8 +55,8 @@ SAMPLED = [{}, {"temperature": 0.0}, {"top_k": 5}, {"top_p": 0.7}, {"cfg": 1.0}]
 @pytest.mark.parametrize("sampled", SAMPLED, ids=str)
 def test_all_methods_decode_the_same_tokens(checkpoint, sampled) -> None:
     plain, fast = opened(checkpoint, "off"), opened(checkpoint, "on")
-    assert fast.target.transformer.blocks.run is run_fused
-    assert fast.drafter.blocks.run is run_fused
+    assert fast.target.transformer.blocks.run is run_compiled
+    assert fast.drafter.blocks.run is run_compiled
     assert plain.target.transformer.blocks.run is run_by_torch
     wanted = codes(plain, "ar", images=1, **sampled)
     assert len(wanted) == len(JOBS)
@@ -68,7 +68,7 @@ def test_all_methods_decode_the_same_tokens(checkpoint, sampled) -> None:
 def test_so_they_do_where_the_head_reads_hidden_states(checkpoint) -> None:
     wanted = codes(opened(checkpoint, "off"), "ar", 1.0, 1)
     session = session_reading(opened(checkpoint, "on"), (1,))
-    fuse(session.drafter)
+    use_compiled(session.drafter)
     for method, images in product(("eagle2", "eagle_recall", "block"), (1, 2)):
         assert codes(session, method, 1.0, images) == wanted, (method, images)
 
@@ -106,38 +106,38 @@ def test_kernels_run_where_the_processor_has_vectors_unless_they_are_off(
     monkeypatch.setattr("models.backends.has_vectors", lambda: vectors)
     settings = small_settings(checkpoint)
     assert settings.compile is None
-    runs = run_fused if vectors else run_by_torch
+    runs = run_compiled if vectors else run_by_torch
     session = open_session(settings)
     assert session.target.transformer.blocks.run is runs
     assert session.hardware()["kernels"] == ("compiled" if vectors else "torch")
     plain = replace(settings, method=MethodSettings("jacobi"), drafter_path=None)
     assert open_session(plain).with_settings(settings).drafter.blocks.run is runs
     forced = replace(settings, compile="on")
-    assert open_session(forced).target.transformer.blocks.run is run_fused
+    assert open_session(forced).target.transformer.blocks.run is run_compiled
 
 
 @pytest.mark.parametrize(
     ("settings", "capability", "steps"),
     [
-        ({}, (9, 0), "StepsInKernels"),
-        ({"compile": "inductor"}, (8, 0), "StepsInKernels"),
-        ({"compile": "off"}, (9, 0), "Steps"),
-        ({}, (7, 5), "Steps"),  # without products in bf16
-        ({"device": "auto", "device_map": "auto"}, (9, 0), "Steps"),  # layers on several GPUs
+        ({}, (9, 0), "TritonOps"),
+        ({"compile": "inductor"}, (8, 0), "TritonOps"),
+        ({"compile": "off"}, (9, 0), "BlockOps"),
+        ({}, (7, 5), "BlockOps"),  # without products in bf16
+        ({"device": "auto", "device_map": "auto"}, (9, 0), "BlockOps"),  # layers on several GPUs
     ],
 )
 def test_on_a_gpu_steps_run_by_triton_where_they_can(
     settings, capability, steps, checkpoint, monkeypatch
 ) -> None:
-    kernels = pytest.importorskip("models.cuda.steps")
+    kernels = pytest.importorskip("models.cuda.ops")
     monkeypatch.setattr("models.backends.pick_device", lambda name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(kernels, "build", lambda blocks: None)
     half, single = network().to(kernels.TYPE), network()
     kernels_for(replace(small_settings(checkpoint), **settings))(half, single)
-    assert [type(block.steps).__name__ for block in half.blocks.blocks] == [steps] * 2
-    assert whose_kernels(half) == ("torch" if steps == "Steps" else "triton")
-    assert [block.steps for block in single.blocks.blocks] == [BY_TORCH] * 2  # fp32 is torch's
+    assert [type(block.ops).__name__ for block in half.blocks.blocks] == [steps] * 2
+    assert whose_kernels(half) == ("torch" if steps == "BlockOps" else "triton")
+    assert [block.ops for block in single.blocks.blocks] == [BY_TORCH] * 2  # fp32 is torch's
 
 
 def network() -> Transformer:
@@ -145,7 +145,7 @@ def network() -> Transformer:
 
 
 def test_without_a_c_compiler_torch_runs_the_steps(monkeypatch, caplog) -> None:
-    kernels = pytest.importorskip("models.cuda.steps")
+    kernels = pytest.importorskip("models.cuda.ops")
 
     def fails(*_args: object) -> None:
         raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
@@ -153,7 +153,7 @@ def test_without_a_c_compiler_torch_runs_the_steps(monkeypatch, caplog) -> None:
     monkeypatch.setattr(kernels, "build", fails)
     half = network().to(kernels.TYPE)
     use_triton(half)
-    assert [block.steps for block in half.blocks.blocks] == [BY_TORCH] * 2
+    assert [block.ops for block in half.blocks.blocks] == [BY_TORCH] * 2
     assert caplog.messages == [
         "Layers run by torch's kernels, which are slower: Failed to find C compiler."
     ]

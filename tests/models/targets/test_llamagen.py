@@ -129,7 +129,7 @@ def test_greedy_tokens_are_those_of_the_plain_reference(original, session) -> No
 
 def test_all_parts_next_to_the_transformer_are_placed(original) -> None:
     target = SMALL["llamagen"].load(original).target
-    target.place(torch.device("meta"))
+    target.move(torch.device("meta"))
     parts = (target.prompts.caption, target.prompts.text.model, target.images.model)
     assert {weight.device.type for part in parts for weight in part.parameters()} == {"meta"}
     assert target.device.type == "meta" and target.transformer.head.weight.device == CPU

@@ -23,7 +23,7 @@ from drafters.loading import drafter_network
 from models.base import ImageRope
 from models.codecs.vqgan import VqganConfig, write_config
 from models.codecs.vqgan_network import Vqgan
-from models.cpu.fused import can_fuse
+from models.cpu.blocks import can_compile
 from models.files.network import Network
 from models.registry import family_of
 from runs.check.files import Examination
@@ -164,7 +164,7 @@ def test_published_sizes(model, published, entries, count, sizes) -> None:
     assert built.faults(shapes) == [] and parameters(built) == count
     spec = built.module.spec
     assert {name: getattr(spec, name) for name in sizes} == sizes
-    assert can_fuse(spec, torch.float32) == (model not in ("emu3_5", "liquid"))
+    assert can_compile(spec, torch.float32) == (model not in ("emu3_5", "liquid"))
 
 
 SMALLER = {

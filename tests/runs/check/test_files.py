@@ -105,7 +105,7 @@ FAULTS: list[tuple[str, set[str], list[Fault]]] = [  # of a model: the report's 
         (entries(file=f"drafter/{CONFIG}", bias="no"), BIAS),
         (with_code("drafter"), "more than tensors"),
     ]),
-    ("janus_pro", {"target", TEXT, "drafter"}, [(gone(*ALL), CONFIG)]),
+    ("janus_pro", {"target", TEXT, "image codec"}, [(gone(*ALL), CONFIG)]),
     ("janus_pro", {"target"}, [(with_code("."), "more than tensors")]),
     ("janus_pro", {"image codec"}, [
         (tensors(without="model.vqmodel."), r"no image codec among the weights \(keys model\."),
@@ -212,7 +212,7 @@ def test_folders_that_are_not_there_are_rows_of_the_report(tmp_path, capsys) -> 
     words = [f"--drafter_path={tmp_path}/none", f"--tokenizer_path={tmp_path}/no"]
     report = inspected(capsys, tmp_path / "nowhere", "--model=anole", *words)[1]
     texts = {part: row["text"] for (part, _), row in faults(report).items()}
-    assert texts.keys() == {"target", "text tokenizer", "image tokenizer"}
+    assert texts.keys() == {"target", "text tokenizer"}
     assert "Get it: `hf download leloy/" in texts["target"]
     assert "--tokenizer_path" in texts["text tokenizer"]
 

@@ -60,7 +60,7 @@ class Weights:
 _weights: WeakKeyDictionary[Blocks, Weights] = WeakKeyDictionary()
 
 
-def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
+def can_compile(spec: TransformerSpec, dtype: torch.dtype) -> bool:
     """Return whether blocks of these sizes and of this type can be fused."""
     if dtype not in TYPES:
         return False
@@ -81,7 +81,7 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
     )
 
 
-def run_fused(
+def run_compiled(
     blocks: Blocks, x: Tensor, context: Context, layers: Layers, norm: nn.Module | None
 ) -> Tensor:
     """Run blocks by compiled kernels where these apply, else by torch; as `Blocks.forward`."""
@@ -140,7 +140,7 @@ def weights_of(blocks: Blocks) -> Weights | None:
     dtype = blocks.blocks[0].mlp_norm.weight.dtype
     if not all(isinstance(panels, Panels) for panels in packed):
         return None
-    if not can_fuse(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
+    if not can_compile(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
         return None
     check_size(Pass)
     # Norms are not watched: what moves them moves the matrices, too, which drop their copies.

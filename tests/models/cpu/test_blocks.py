@@ -17,7 +17,8 @@ from torch import Tensor
 
 from decoding.cache import CacheShape
 from models.base import Context, ImageRope, TransformerSpec
-from models.cpu import fused, native
+from models.cpu import blocks as compiled
+from models.cpu import native
 from models.cpu.linear import forget_packed, pack_weights
 from models.transformer import Transformer, run_by_torch
 
@@ -45,10 +46,10 @@ def model_of(spec: TransformerSpec, dtype: torch.dtype = torch.float64) -> Trans
 
 def test_heads_that_a_kernels_buffer_does_not_hold_stay_with_torch(monkeypatch) -> None:
     """With 64-byte vectors: 32 of them are 512 numbers in fp32."""
-    monkeypatch.setattr(fused, "lanes", lambda dtype: 16)
+    monkeypatch.setattr(compiled, "lanes", lambda dtype: 16)
     spec = replace(SPEC, hidden=1024, intermediate=96, heads=4, kv_heads=4)
-    assert fused.can_fuse(spec, torch.float32)
-    assert not fused.can_fuse(replace(spec, heads=2, kv_heads=2), torch.float32)
+    assert compiled.can_compile(spec, torch.float32)
+    assert not compiled.can_compile(replace(spec, heads=2, kv_heads=2), torch.float32)
 
 
 def cache_of(model: Transformer, lengths: list[int]) -> CountedCache:
@@ -71,11 +72,11 @@ def seen(images: int, n: int) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def both(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ...] = ()) -> list:
-    """Features of a pass as torch runs it and fused, each with the cache that it leaves."""
+    """Features of a pass as torch runs it and compiled, each with the cache that it leaves."""
     images = len(cache.lengths)
     ids = torch.randint(40, (2 * images, n), generator=torch.Generator().manual_seed(2))
     found, before = [], cache.memory[0].clone()
-    for model.blocks.run in (run_by_torch, fused.run_fused):
+    for model.blocks.run in (run_by_torch, compiled.run_compiled):
         (forget_packed if model.blocks.run is run_by_torch else pack_weights)(model)
         cache.memory[0].copy_(before)
         found.append((model(ids, cache.open(*seen(images, n)), layers), cache.memory[0].clone()))
@@ -93,9 +94,9 @@ def check(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ..
 def passes(monkeypatch) -> list:
     ran: list[bool] = []
     for name, by_kernels in (("kernels_of", True), ("run_by_torch", False)):
-        function = getattr(fused, name)
+        function = getattr(compiled, name)
         monkeypatch.setattr(
-            fused, name, lambda *a, f=function, k=by_kernels: ran.append(k) or f(*a)
+            compiled, name, lambda *a, f=function, k=by_kernels: ran.append(k) or f(*a)
         )
     return ran
 
@@ -142,10 +143,10 @@ def test_so_do_kernels_for_older_processors(capability, width, built_for, passes
 
 
 def test_structures_that_differ_from_those_in_c_are_refused() -> None:
-    class Pass(fused.Pass):
-        _fields_ = (("more", fused._N),)
+    class Pass(compiled.Pass):
+        _fields_ = (("more", compiled._N),)
 
-    native.check_size(fused.Pass)
+    native.check_size(compiled.Pass)
     with pytest.raises(RuntimeError, match="Pass: found .* both must have the same fields"):
         native.check_size(Pass)
 
@@ -168,7 +169,7 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     """
     spec = replace(SPEC, hidden=256, intermediate=512, layers=4)
     model, layers = model_of(spec, dtype), range(1, spec.layers + 1)
-    model.blocks.run, generator = fused.run_fused, torch.Generator().manual_seed(2)
+    model.blocks.run, generator = compiled.run_compiled, torch.Generator().manual_seed(2)
     for n in (3, 17, 19):
         ids = torch.randint(40, (4, n), generator=generator)
         together = cache_of(model, [17, 17])
@@ -219,7 +220,7 @@ def test_great_numbers_stay_finite(passes) -> None:
 
 def test_torch_runs_what_is_long_or_trained_or_has_no_cache(passes) -> None:
     model = model_of(SPEC)
-    model.blocks.run, cache = fused.run_fused, cache_of(model, [9])
+    model.blocks.run, cache = compiled.run_compiled, cache_of(model, [9])
     ids = torch.zeros(2, 513, dtype=torch.long)
     with torch.inference_mode():
         model(ids, cache.open(*seen(1, 513)))

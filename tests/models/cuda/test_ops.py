@@ -12,16 +12,16 @@ from torch import Tensor
 from decoding.cache import CacheShape, CacheView, KVCache
 from drafters.training.rows import Joined
 from models.base import Context, ImageRope, TransformerSpec
-from models.transformer import BY_TORCH, Steps, Transformer
+from models.transformer import BY_TORCH, BlockOps, Transformer
 
-kernels = pytest.importorskip("models.cuda.steps", reason="needs Triton, torch's on Linux")
+kernels = pytest.importorskip("models.cuda.ops", reason="needs Triton, torch's on Linux")
 cuda_attention = pytest.importorskip("models.cuda.attention")
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="with a GPU, scripts/gpu/check.sh runs them"
 )
 # fp16 stands for bf16, which the interpreter multiplies as if it were integers.
 HALF = torch.float16
-BY_KERNELS = kernels.StepsInKernels()
+BY_KERNELS = kernels.TritonOps()
 SPEC = TransformerSpec(
     vocab=40, hidden=128, intermediate=96, layers=1, heads=2, kv_heads=2, max_positions=512
 )
@@ -48,9 +48,9 @@ def network(spec: TransformerSpec) -> Transformer:
     return randomised(Transformer(spec, 10), 0).to(HALF).requires_grad_(False)
 
 
-def with_steps(model: Transformer, steps: Steps) -> Transformer:
+def with_steps(model: Transformer, steps: BlockOps) -> Transformer:
     for block in model.blocks.blocks:
-        block.steps = steps
+        block.ops = steps
     return model
 
 
@@ -91,7 +91,7 @@ def test_read_and_keep_what_torch_does(name, monkeypatch) -> None:
     model, lengths = network(spec), torch.tensor([length, length - 20])
     wanted, kept = read(model, n, lengths)
     if spec.head_dim != 96:
-        monkeypatch.setattr(Steps, "read", never)
+        monkeypatch.setattr(BlockOps, "attend", never)
     found, written = read(with_steps(model, BY_KERNELS), n, lengths)
     assert_kept(written, kept, cache_of(model).memory[0])
     assert_near(found, wanted)
@@ -103,7 +103,7 @@ def never(*_args: object) -> Tensor:
 
 @pytest.mark.parametrize("step", ["norm", "add_norm", "gate"])
 def test_all_steps_run_in_kernels(step, monkeypatch) -> None:
-    monkeypatch.setattr(Steps, step, never)
+    monkeypatch.setattr(BlockOps, step, never)
     read(with_steps(network(SPEC), BY_KERNELS), 3, torch.tensor([50, 30]))
 
 
@@ -126,7 +126,7 @@ def test_gradients_are_left_to_torch() -> None:
 
 
 def test_other_types_are_left_to_torch(monkeypatch) -> None:
-    for name in ("place", "add_norm", "gate"):
+    for name in ("write_cache", "add_norm", "gate"):
         monkeypatch.setattr(kernels, name, never)
     model, x = network(SPEC).float(), torch.randn(1, 4, SPEC.hidden)
     cache = KVCache(SPEC, CacheShape(1, 1, 8), torch.float32, torch.device("cpu"))

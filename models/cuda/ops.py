@@ -16,28 +16,28 @@ from torch import Tensor, nn
 from models.base import Context
 from models.cuda.attention import SIZES, attend, changing
 from models.rotary import rotate_pairs
-from models.transformer import MLP, Attention, Blocks, HeadNorm, Rotation, Steps
+from models.transformer import MLP, Attention, BlockOps, Blocks, HeadNorm, Rotation
 
 TYPE = torch.bfloat16  # fp32 and fp64 are for comparing, by torch's kernels; there is no fp16
 _GATED = 1024  # channels that a program of `_gate` computes
-_HEADS = 4  # of a token, that a program of `_place` places
+_HEADS = 4  # of a token, that a program of `_write_cache` stores
 
 
-class StepsInKernels(Steps):
+class TritonOps(BlockOps):
     """All steps by kernels.
 
     Other types, heads that no tile fits, and passes over a cache without slots that kernels could
     write themselves, as those of training, are left to torch.
     """
 
-    def read(
+    def attend(
         self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
     ) -> Tensor:
         cache = context.cache
         if not _fits(qkv) or qkv.shape[-1] not in SIZES or not hasattr(cache, "seen"):
-            return super().read(attention, qkv, rotation, context)
+            return super().attend(attention, qkv, rotation, context)
         seen = cache.seen(attention.layer)
-        q = place(attention, qkv, rotation, seen, cache.slots)
+        q = write_cache(attention, qkv, rotation, seen, cache.slots)
         return attend(q, *seen, context.mask, cache.ends)
 
     def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def build(blocks: Blocks) -> None:
         if (size := spec.head_dim) in SIZES:
             qkv, turn = zeros(1, n, spec.heads + 2 * spec.kv_heads, size), zeros(1, n, 1, size)
             keys, slots = zeros(1, spec.kv_heads, n, size), torch.arange(n, device=x.device)[None]
-            q = place(block.attention, qkv, (turn, turn), (keys, keys), slots)
+            q = write_cache(block.attention, qkv, (turn, turn), (keys, keys), slots)
             attend(q, keys, keys, zeros(1, 1, n, n), slots[:, -1] + 1)
 
 
@@ -135,7 +135,7 @@ def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr):
     tl.store(out + token * width + channel, y.to(out.dtype.element_ty), mask=inside)
 
 
-def place(
+def write_cache(
     attention: Attention,
     qkv: Tensor,
     rotation: Rotation,
@@ -146,7 +146,7 @@ def place(
 
     Args:
         attention: whose heads they are.
-        qkv: as `Steps.read` takes it, contiguous.
+        qkv: as `BlockOps.attend` takes it, contiguous.
         rotation: of the tokens.
         cached: keys and values (rows, kv_heads, m, head_dim), which lie alike.
         slots: (rows, n) of them for the new ones.
@@ -158,7 +158,7 @@ def place(
     # without a norm the kernel reads neither
     weight = cos if norm is None else norm.weight
     bias = norm.bias if centred else weight
-    _place[rows * n, triton.cdiv(heads + 2 * kv_heads, _HEADS)](
+    _write_cache[rows * n, triton.cdiv(heads + 2 * kv_heads, _HEADS)](
         qkv, q, *cached, weight, bias, cos, sin, slots, *cached[0].stride()[:3],
         *cos.stride()[:2], slots.stride(0), n, heads, kv_heads, getattr(norm, "eps", 0.0),
         NORMED=norm is not None, CENTRED=centred, PAIRS=attention.rotate is rotate_pairs,
@@ -168,7 +168,7 @@ def place(
 
 
 @triton.jit(**changing("n", "slots_row", addresses=("slots",)))
-def _place(
+def _write_cache(
     qkv, q, keys, values, weight, bias, cos, sin, slots, to_row, to_head, to_slot, turn_row,
     turn_token, slots_row, n, heads, kv_heads, eps, NORMED: tl.constexpr, CENTRED: tl.constexpr,
     PAIRS: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr,
