@@ -288,7 +288,9 @@ def test_a_missing_torchao_is_a_note(here, checkpoint, monkeypatch, capsys) -> N
     code, document = inspected(capsys, checkpoint, "--quantize=int8")
     row = rows(document).get(("target", "quantize"))
     assert code == 0 and (row is None) == here
-    assert here or "needs torchao" in row["text"] and "pip install -e '.[quantize]'" in row["text"]
+    assert here or (
+        "needs torchao" in row["text"] and "pip install -e '.[quantize]'" in row["text"]
+    )
 
 
 def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
