@@ -21,7 +21,7 @@ from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from decoding.images import Job
 from drafters.training.agreement import draft_distributions, target_distribution
-from drafters.training.losses import Levels
+from drafters.training.losses import DraftLevels
 from drafters.training.rows import join_prompts, target_rows
 from models.codecs.codec import Codec
 from models.registry import family_of, load_codec
@@ -160,7 +160,7 @@ class Checkpoint:
         """
         prompt = self.target.prompt(text, self.settings.sampling.guidance)
         rows = target_rows(self.target, prompt, codes[None])
-        levels = Levels.of(self.target.grid, 1, rows.ids.device)
+        levels = DraftLevels.of(self.target.grid, 1, rows.ids.device)
         logits = self.target.score(levels.wanted(rows)).float()  # (guidance, tokens - 1, codes)
         if not logits.isfinite().all():
             raise FloatingPointError("NaN or infinity in the logits of a known picture")
