@@ -36,12 +36,14 @@ from configs.fields import Values, flags_in, mismatch, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
+from configs.targets import TARGETS
 from eval.bench.benchmark import Bench
 from eval.bench.table import table
 from models.files.folders import lacks_drafter
 from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
 from runs.measure import BASELINE
+from runs.prompts import PromptItem
 from support.devices import pick_device
 from support.output import remark
 from support.progress import Progress, plural
@@ -202,10 +204,12 @@ class Pipeline:
             if not (callback_on_step_end is None or callable(callback_on_step_end)):
                 refuse("callback_on_step_end", callback_on_step_end, "a function")
             items = call_items(self.weights.target, prompt, call.num_images)
-            steps = self.weights.draw(settings, call_jobs(items, seed))
+            jobs = {job.id: job for job in call_jobs(items, seed)}
+            made = self._made(settings, items)
+            steps = self.weights.draw(settings, [jobs[id] for id in dict.fromkeys(made.values())])
         done: dict[str, Drawn] = {}
         shown = {"unit": "token", "desc": self.method} | self._bar
-        total, tokens = len(items) * self.weights.target.grid.tokens, 0
+        total, tokens = len({*made.values()}) * self.weights.target.grid.tokens, 0
         with tqdm(total=total, **shown | {"disable": not self._shows(options)}) as bar:
             for number, step in enumerate(steps):
                 # an image's first token comes with its prefill, before its first round
@@ -215,12 +219,25 @@ class Pipeline:
                 done |= {drawn.image.job.id: drawn for drawn in step.finished}
                 if callback_on_step_end is not None:
                     callback_on_step_end(self, number, tokens, {"rounds": step.rounds})
-        drawn = [done[item.id] for item in items]
+        drawn = [
+            replace(done[made[id]], image=replace(done[made[id]].image, job=job))
+            for id, job in jobs.items()
+        ]
         return ImageOutput(
             [Image.fromarray(one.pixels) for one in drawn] if call.output_type == "pil" else [],
             torch.stack([one.image.codes for one in drawn]),
             [ImageStats.of(one) for one in drawn],
         )
+
+    def _made(self, settings: EngineSettings, items: Sequence[PromptItem]) -> dict[str, str]:
+        """Return, by image, which one is generated for it: at temperature 0 one of a prompt."""
+        if settings.sampling.temperature > 0 or TARGETS[settings.model].painted:
+            return {item.id: item.id for item in items}
+        first: dict[str, str] = {}
+        made = {item.id: first.setdefault(item.prompt, item.id) for item in items}
+        if len(first) < len(items):
+            remark("temperature 0: all images of a prompt are the same; each is generated once")
+        return made
 
     def stream(
         self, prompt: str, *, seed: int = 0, **options: Unpack[CallOptions]

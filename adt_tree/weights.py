@@ -1,5 +1,6 @@
 """Loaded weights that pipelines share, and the lock that lets one of them compute at a time."""
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,12 @@ from runs.session import Session, open_session
 from support.devices import pick_device
 
 _UNDECIDED = 128  # grey
+_FORKED = (
+    "a Pipeline cannot be used in a process that was forked after one was opened; start processes "
+    "with spawn (of gunicorn: without --preload), and open one in each with "
+    "Pipeline.from_pretrained"
+)
+_opened: set[int] = set()  # processes that opened weights; a forked one knows its parent's
 
 
 class Weights:
@@ -33,7 +40,10 @@ class Weights:
 
     def __init__(self, settings: EngineSettings):
         """Load what the settings ask for; a SettingsError names what cannot be used."""
-        self.lock = threading.Lock()
+        if _opened and os.getpid() not in _opened and torch.get_num_threads() > 1:
+            raise RuntimeError(_FORKED)
+        self._process, self._lock = os.getpid(), threading.Lock()
+        _opened.add(self._process)
         with current(pick_device(settings.device)):
             self._session = open_session(settings)
 
@@ -43,6 +53,14 @@ class Weights:
             "a Pipeline cannot be pickled or copied; open one in each process with "
             "Pipeline.from_pretrained, or share its weights with Pipeline.from_pipe(pipe)"
         )
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while these weights compute; a RuntimeError in another process than theirs."""
+        # The threads of torch, and those of a GPU's driver, are not copied: it would wait for ever.
+        if os.getpid() != self._process:
+            raise RuntimeError(_FORKED)
+        return self._lock
 
     @property
     def target(self) -> TargetModel:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import failed_download
-from configs.fields import flags_in, found_at, mismatch
+from configs.fields import flags_in, found_at, mismatch, near_names
 from configs.sampling import SamplingSettings
 from support.durable import reason
 from support.json_files import parse_json, shortened
@@ -21,7 +21,7 @@ from support.output import remark
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")  # an id becomes the name of a file
 _LINE = (
     'lines {"id": "fox-1", "prompt": "a red fox"}, ids of letters, digits, . and -, each once or '
-    "nowhere; other settings of an image are flags"
+    "nowhere; settings are flags, keys for yourself begin with _"
 )
 _EMPTY = "a file without any"
 _UTF8 = "a file in UTF-8: save it as that in the editor, or use `iconv -f {} -t UTF-8`"
@@ -53,29 +53,25 @@ def read_text_lines(path: Path) -> list[str]:
 def read_jsonl(path: Path) -> tuple[list[str | None], list[str]]:
     """Return the ids and prompts of lines `{"id": "fox-1", "prompt": "a red fox"}`.
 
-    All lines have an id, or none has. Keys that are neither are counted on stderr, except those
-    that look like settings of an image, which are refused: they would be ignored.
+    All lines have an id, or none has. Other keys are refused, since they would be ignored, unless
+    they begin with `_`.
     """
     names: list[str | None] = []
     prompts: list[str] = []
     line_of: dict[str | None, int] = {}  # by id: where it stands for the first time
-    unread: Counter[str] = Counter()
     for number, text in enumerate(_read_text(path, "prompt").split("\n"), 1):
         if not text.strip():
             continue
         try:
-            name, prompt, others = _entry(text)
+            name, prompt = _entry(text)
             _check_id(name, line_of)
         except ValueError as error:
             _refuse(path, "prompt", f"in line {number} {error}", _LINE)
         line_of.setdefault(name, number)
-        unread.update(others)
         names.append(name)
         prompts.append(prompt)
     if not prompts:
         _refuse(path, "prompt", _EMPTY, "one object with `prompt` per line")
-    for key, count in unread.items():
-        remark(f"--prompt {path}: {key!r} is not used (lines: {count})")
     return names, prompts
 
 
@@ -89,8 +85,8 @@ def _check_id(name: str | None, line_of: Mapping[str | None, int]) -> None:
         raise ValueError(f"{has} line {first}")
 
 
-def _entry(text: str) -> tuple[str | None, str, list[str]]:
-    """Return a line's id, prompt and other keys; a ValueError says what is wrong with it."""
+def _entry(text: str) -> tuple[str | None, str]:
+    """Return a line's id and prompt; a ValueError says what is wrong with it."""
     try:
         entry = parse_json(text, unique=True)
     except ValueError as error:
@@ -106,7 +102,10 @@ def _entry(text: str) -> tuple[str | None, str, list[str]]:
     for key in entry:
         if key.lower().replace("-", "_") in _IMAGE_SETTINGS:
             raise ValueError(f"{key!r}, which counts for a whole run and not for one line")
-    return name, prompt, list(entry)
+        if not key.startswith("_"):
+            near = near_names(key, ("prompt", "id"))
+            raise ValueError(f"the key {key!r}, which nothing reads. {near}".strip())
+    return name, prompt
 
 
 def read_parti(path: Path) -> list[str]:

@@ -38,7 +38,7 @@ class Table:
 
     def markdown(self) -> str:
         names, *rows = [
-            " | ".join(cell.replace("|", "\\|") for cell in row)
+            " | ".join(_in_one_line(cell).replace("|", "\\|") for cell in row)
             for row in (self.columns, *self.rows)
         ]
         rule = " | ".join("---" for _ in self.columns)
@@ -92,3 +92,8 @@ def _latex_row(row: Sequence[str]) -> str:
     text = " & ".join("".join(_LATEX.get(letter, letter) for letter in cell) for cell in row)
     # The `\\` that ends the row above would read a leading [ or * as its own argument.
     return ("{}" if text.startswith(("[", "*")) else "") + text + r" \\"
+
+
+def _in_one_line(text: str) -> str:
+    """Return a text with line ends as escapes: a folder's name may hold some."""
+    return text.replace("\r", "\\r").replace("\n", "\\n")

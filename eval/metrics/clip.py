@@ -1,16 +1,19 @@
 """CLIP models of open_clip, and the metrics on their features of images and texts."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from eval.metrics.base import ImageSet, Score
 from eval.metrics.intervals import mean_interval
 from eval.metrics.metric import Metric
 from eval.metrics.networks import ImageNetwork
 from eval.metrics.weights import library, weights_label
+from support.progress import plural
 
 
 class ClipNetwork(ImageNetwork):
@@ -28,6 +31,8 @@ class ClipNetwork(ImageNetwork):
         self.module, self.transform = open_clip.create_model_from_pretrained(
             name, file, device=device, image_resize_mode="longest" if longest else None
         )
+        file = weights if weights.is_file() else weights / "open_clip_model.safetensors"
+        _refuse_stretched(self.module, open_clip.factory.load_state_dict(str(file)))
         self.tokenizer = open_clip.get_tokenizer(name)
         self.module.eval()
         self.device = device
@@ -43,9 +48,27 @@ class ClipNetwork(ImageNetwork):
 
     @torch.inference_mode()
     def encode_texts(self, texts: list[str]) -> np.ndarray:
-        """Return features (texts, width) of length 1; a text is cut after 77 tokens."""
+        """Return features (texts, width) of length 1; longer texts are cut, see `count_cut`."""
         tokens = self.tokenizer(texts).to(self.device)
         return self.module.encode_text(tokens, normalize=True).float().cpu().numpy()
+
+    def count_cut(self, texts: list[str]) -> tuple[int, int]:
+        """Return how many texts have more tokens than the network reads, and how many it reads."""
+        read = self.tokenizer([""]).shape[1]
+        filled, empty = self.tokenizer(texts, read + 1)[:, -1], self.tokenizer([""])[0, -1]
+        return int((filled != empty).sum()), read
+
+
+def _refuse_stretched(module: torch.nn.Module, stored: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError for weights of another size of images or texts.
+
+    open_clip would stretch their positions until they fit the network.
+    """
+    for name, value in module.state_dict().items():
+        other = stored.get(name, value).shape
+        if name.endswith("positional_embedding") and other != value.shape:
+            shapes = f"{name} {tuple(other)}, which has {tuple(value.shape)}"
+            raise ValueError(f"weights of another network than this model: {shapes}")
 
 
 class ClipScore(Metric):
@@ -63,4 +86,6 @@ class ClipScore(Metric):
         said = self.store.texts(self.network.label, texts, self.network.encode_texts)
         label = self.label + (f", prefix {prefix!r}" if prefix else "")
         figures = mean_interval((seen * said).sum(axis=1))
-        return [self.score(len(images), network=label, **figures)]
+        cut, read = self.network.count_cut(texts)
+        warning = f"{plural(cut, 'text')} of {len(texts)} cut after {read} tokens" if cut else None
+        return [self.score(len(images), network=label, warning=warning, **figures)]

@@ -28,8 +28,7 @@ class ImageNetwork:
 
     def features(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
         """Return the features (images, features) float32."""
-        # not only label and resize: earlier versions kept rows with logits by that name
-        return store.images(f"{self.label}, features, {self.resize}", images, self.encode)
+        return store.images(f"{self.label}, {self.resize}", images, self.encode)
 
 
 class Inception(ImageNetwork):

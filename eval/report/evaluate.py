@@ -169,16 +169,22 @@ def compute_scores(settings: EvaluateSettings, runs: Sequence[Run]) -> tuple[Sco
                 reference = _reference(settings, tiny)
                 remarks += [f"{reference.name}: left out {text}" for text in reference.left_out]
             metric = build_metric(name, settings, store, device)
-        except Unavailable as error:
-            remarks.append(f"{name} was not computed: {error}")
+        except Exception as error:  # of any library: the other metrics and the tables remain
+            remarks.append(f"{name} was not computed: {_words(error)}")
             continue
         for image_set in images:
             try:
                 computed = map(_finite, metric.scores(image_set, reference))
                 scores[image_set.name] |= {score.metric: score for score in computed}
-            except Unavailable as error:
-                remarks.append(f"{name} of {image_set.name} was not computed: {error}")
+            except Exception as error:
+                remarks.append(f"{name} of {image_set.name} was not computed: {_words(error)}")
     return scores, remarks
+
+
+def _words(error: Exception) -> str:
+    """Return why a metric could not be computed; of errors that are not ours with their kind."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, Unavailable) else f"{type(error).__name__}: {text}"
 
 
 def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,9 +187,12 @@ def _axes(rows: int) -> tuple[Figure, Axes]:
 def _svg(figure: Figure, caption: str) -> Markup:
     buffer = io.StringIO()
     # No date here and fixed salts above: the same figures give the same bytes.
-    figure.savefig(
-        buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
-    )
+    with warnings.catch_warnings():
+        # text stays text, so the reader's fonts draw it; ours only measure it
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
+        )
     text = buffer.getvalue()[buffer.getvalue().index("<svg") :]
     text = re.sub(r"(?s)<metadata>.*?</metadata>", "", text)
     text = re.sub(r"<g id=\"[^\"]*\"", "<g", text)  # names would come twice, in two plots

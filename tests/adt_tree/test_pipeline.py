@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+import multiprocessing
+import os
 import pickle
 import re
 import shutil
@@ -82,6 +84,46 @@ def test_own_seeds_repeat_any_of_the_images(pipe):
     assert torch.equal(one.tokens, out.tokens[3:4]) and one.stats[0].seed == out.stats[3].seed
     same = pipe(PROMPTS, num_images=2, seed=[stats.seed for stats in out.stats], batch_size=4)
     assert torch.equal(same.tokens, out.tokens)
+
+
+def test_at_temperature_0_a_prompt_is_generated_once(pipe, capsys):
+    rounds = []
+    out = pipe(
+        PROMPTS, num_images=2, temperature=0, callback_on_step_end=lambda *step: rounds.append(step)
+    )
+    assert {stats.id for *_, step in rounds for stats in step["rounds"]} == {"00000_0", "00001_0"}
+    assert "all images of a prompt are the same" in capsys.readouterr().err
+    assert len(out.images) == 6 and len({stats.seed for stats in out.stats}) == 6
+    alone = [pipe(text, temperature=0, seed=5).tokens[0] for text in PROMPTS]
+    for number, codes in enumerate(out.tokens):
+        assert torch.equal(codes, alone[number // 2])
+
+
+def _use(act) -> None:
+    try:
+        act()
+    except RuntimeError as error:
+        os._exit(7 if "a Pipeline cannot be used in a process that was forked" in str(error) else 8)
+    os._exit(0)
+
+
+def test_a_forked_process_is_told_instead_of_waiting_for_ever(pipe, checkpoint, monkeypatch):
+    """As gunicorn --preload, Celery and workers of a DataLoader do."""
+    stream = pipe.stream("a cat")
+    next(stream)
+    paint = pipe.weights.paint
+    uses = [lambda: pipe("a cat"), lambda: next(stream), lambda: pipe.compare("a cat", ["ar"])]
+    uses += [
+        lambda: paint(torch.zeros(3, dtype=torch.int64)),
+        lambda: Pipeline.from_pipe(pipe)("a"),
+    ]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    uses.append(lambda: Pipeline.from_pretrained(checkpoint, **OPTIONS))
+    for use in uses:
+        process = multiprocessing.get_context("fork").Process(target=_use, args=(use,))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 7
 
 
 def test_a_stream_is_the_call_round_by_round(pipe):

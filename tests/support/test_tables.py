@@ -61,3 +61,8 @@ def test_what_only_one_method_has_follows_from_it():
     assert differences({"a b": "sha256:1"}, {"a b": "sha256:2"}) == ["a b: other files there"]
     (long,) = differences({"prompt": "a " * 99}, {"prompt": "/home" * 20 + "/b.txt"})
     assert re.fullmatch(r"--prompt: '(a ){9}a\.{3}( a){19} ' there, /home.*\.{3}.*/b.txt now", long)
+
+
+def test_a_name_of_two_lines_stays_in_one_row():
+    table = Table(("run",), (("a\nb|c",),))
+    assert table.markdown().splitlines()[-1] == "| a\\nb\\|c |"

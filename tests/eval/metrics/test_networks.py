@@ -1,6 +1,7 @@
 """The metrics' networks as a user's flags give them, with random weights in public layouts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,19 @@ import torch
 import torch_fidelity as fidelity
 import torchvision as vision
 from browser import only_in_all
-from made_runs import write_run
+from made_runs import scenes, settings_of, write_run
 from PIL import Image
 from safetensors.torch import save_file
 
 from configs.evaluation import SOURCES, EvaluateSettings
 from eval.metrics import registry
 from eval.metrics.base import ImageSet, Unavailable
+from eval.metrics.clip import ClipScore
 from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import find_weights
-from eval.report.run import read_run
+from eval.report.evaluate import compute_scores
+from eval.report.run import read_run, read_runs
 
 CPU = torch.device("cpu")
 PROMPTS = ("a red fox", "a blue house on a hill", "two cats", "a ship")
@@ -79,6 +82,59 @@ def test_clip_score_is_the_mean_cosine(tmp_path, images):
     registry._network.cache_clear()
     with pytest.raises(Unavailable, match="--clip_path .*open_clip cannot load it"):
         scores(tmp_path, "clip", images, clip_path=folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "entries", "message"),
+    [
+        ("text_cfg", {"width": 32}, "open_clip cannot load it"),
+        (
+            "vision_cfg",
+            {"image_size": 64},
+            "weights of another network than this model: visual.pos",
+        ),
+        ("text_cfg", {"context_length": 9}, "weights of another network than this model: pos"),
+    ],
+)
+def test_a_file_of_another_clip_is_refused_and_takes_no_other_metric_with_it(
+    tmp_path, part, entries, message
+):
+    """open_clip asserts one width, and stretches positions of other images and texts."""
+    _, folder = write_clip(tmp_path / "clip"), tmp_path / "clip"
+    other = open_clip.model.CLIP(**SMALL_CLIP | {part: SMALL_CLIP[part] | entries})
+    save_file(other.state_dict(), folder / "open_clip_model.safetensors")
+    chosen = settings_of(
+        tmp_path,
+        write_run(tmp_path / "made", *scenes(2)),
+        metrics="clip,accuracy",
+        clip_path=str(folder),
+    )
+    found, (remark,) = compute_scores(chosen, read_runs(chosen.folders))
+    assert {name.partition(".")[0] for name in found["made"]} == {"accuracy"}
+    assert remark.startswith("clip was not computed: --clip_path") and message in remark
+
+
+def test_what_a_metric_raises_takes_no_other_with_it(tmp_path, monkeypatch):
+    def broken(*_):
+        raise AssertionError("some library")
+
+    write_clip(tmp_path / "clip")
+    monkeypatch.setattr(ClipScore, "scores", broken)
+    flags = {"metrics": "clip,accuracy", "clip_path": str(tmp_path / "clip")}
+    chosen = settings_of(tmp_path, write_run(tmp_path / "made", *scenes(2)), **flags)
+    found, (remark,) = compute_scores(chosen, read_runs(chosen.folders))
+    assert {name.partition(".")[0] for name in found["made"]} == {"accuracy"}
+    assert remark.startswith("clip of made was not computed: AssertionError: some library")
+
+
+def test_captions_that_are_cut_are_counted(tmp_path, images):
+    write_clip(tmp_path / "clip")
+    flags = {"clip_path": str(tmp_path / "clip"), "clip_prefix": "none"}
+    _, (score,) = scores(tmp_path, "clip", images, **flags)
+    assert score.warning is None
+    texts = ("a", "a " * 75, "a " * 76, "a " * 200)  # with start and end: 77 fit
+    _, (score,) = scores(tmp_path, "clip", replace(images, prompts=texts), **flags)
+    assert score.warning == "2 texts of 4 cut after 77 tokens"
 
 
 def test_weights_from_the_hub(tmp_path, images, monkeypatch):

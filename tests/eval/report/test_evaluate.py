@@ -249,3 +249,10 @@ def test_in_a_browser_nothing_overflows_or_is_broken_or_loaded(report, chromium,
     assert shown == {"wide": width, "images": 2 * 3 + 1, "broken": 0, "scrolling": 0}
     assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
     page.close()
+
+
+def test_names_in_other_scripts_give_no_warnings(drawn, tmp_path, recwarn):
+    folder = write_run(tmp_path / "测试", *drawn)
+    evaluate(settings_of(tmp_path, folder, metrics="none"), read_runs([str(folder)]))
+    assert not [one for one in recwarn if "Glyph" in str(one.message)]
+    assert "测试" in (folder / "evaluation/report.html").read_text()
