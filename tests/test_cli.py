@@ -118,3 +118,19 @@ def test_an_interruption_says_that_the_same_command_continues(
     monkeypatch.setitem(sys.modules, "runs.generate", stand_in)
     assert main.main(["generate_images", "--prompt", "a cat", model, *flags]) == 130
     assert f"the same command {said}" in capsys.readouterr().err
+
+
+_TWICE = """
+import atexit, os, runpy, signal, sys, types
+interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+sys.modules["runs.generate"] = types.SimpleNamespace(generate_images=interrupt)
+atexit.register(interrupt)
+sys.argv = ["main.py", "generate_images", "--prompt", "a cat", {model!r}]
+runpy.run_path("main.py", run_name="__main__")
+"""
+
+
+def test_a_second_interruption_leaves_no_traceback(model) -> None:
+    done = ran([sys.executable, "-c", _TWICE.format(model=model)])
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr and done.stderr.count("interrupted") == 1

@@ -1,0 +1,56 @@
+"""What rules accept on a model: tau of each at the same number of draft tokens."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from unittest.mock import patch
+
+from configs.command_line import listed_method
+from decoding import images as engine_images
+from decoding.images import Job
+from decoding.seeds import image_seed
+from runs.session import Session
+
+TREE = "static:proposal=sampled:verifier="  # mc_sim_7b_63, 25 nodes
+CHAIN = "jacobi:proposal=sampled:window=25:verifier="
+LANTERN_PP = f"{TREE}lantern:lantern_residual=reference"
+ROWS = (
+    f"{TREE}sampled", f"{TREE}sjd_pac",
+    f"{LANTERN_PP}:lantern_k=10:lantern_delta=5", f"{LANTERN_PP}:lantern_k=5:lantern_delta=20",
+    f"{TREE}cool_sd", f"{TREE}cool_sd:cool_delta=2",
+    f"{CHAIN}sampled", f"{CHAIN}cool_sd:cool_delta=2",
+    "static:proposal=topk:verifier=rejection",
+    "static:proposal=topk:verifier=lantern:lantern_k=10:lantern_delta=5",
+    f"{TREE}path_explore", f"{TREE}path_relax", f"{TREE}gsd", f"{CHAIN}gsd",
+    "static:proposal=coupled:verifier=exact", "jacobi:proposal=coupled:window=25:verifier=exact",
+)  # fmt: skip
+GUMBEL_COUPLED = f"{CHAIN}sampled"  # SCD-GS: as SJD, but a position keeps its noise
+
+
+def lengths(session: Session, images: int, prompts: list[str]) -> Iterator[dict]:
+    """Yield tau of every method, over the same images: tokens decided per round."""
+    for words in ROWS:
+        yield {"method": words, "tau": tau(session, words, images, prompts), "images": images}
+        if words == GUMBEL_COUPLED:
+            coupled = tau(session, words, images, prompts, one_noise_a_position())
+            yield {"method": f"{words}, a position's noise kept", "tau": coupled, "images": images}
+
+
+def tau(
+    session: Session,
+    words: str,
+    images: int,
+    prompts: list[str],
+    changed: AbstractContextManager = nullcontext(),  # noqa: B008
+) -> float:
+    engine = session.open_engine(listed_method(words, {}), images=min(images, 8))
+    jobs = [Job(str(i), text, image_seed(9, text)) for i, text in enumerate(prompts[:images])]
+    with changed:
+        made = [image for step in engine.generate(jobs) for image in step.finished]
+    rounds = sum(image.target_forwards - 1 for image in made)
+    return sum(len(image.codes) - 1 for image in made) / rounds
+
+
+def one_noise_a_position() -> AbstractContextManager:
+    """Drafts of all rounds are drawn with a position's one noise."""
+    key = engine_images.stream_key
+    return patch.object(engine_images, "stream_key", lambda seed, role: key(seed, "draft"))

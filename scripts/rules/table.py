@@ -1,0 +1,293 @@
+"""Judge the public rules of acceptance for image tokens: by enumeration and by whole rounds.
+
+`python -m scripts.rules.table --output outputs/rules.json`
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from configs.rules import LanternSettings
+from decoding.policies.static import StaticTree, rank_paths
+from decoding.rules import CoolSettings, GsdSettings, PathSettings
+from decoding.rules.block_verification import BlockVerification
+from decoding.rules.cool_sd import CoolSd
+from decoding.rules.gsd import Gsd
+from decoding.rules.path_explore import PathExplore
+from decoding.rules.path_relax import PathRelax
+from decoding.rules.sjd_pac import SjdPac
+from decoding.rules.spectr import SpecTr
+from decoding.rules.traversal import Traversal
+from decoding.verifiers.exact import Exact
+from decoding.verifiers.host import HostRule
+from decoding.verifiers.lantern import Lantern
+from decoding.verifiers.rejection import Rejection
+from decoding.verifiers.sampled import Sampled
+from scripts.rules import processes
+from scripts.rules.enumeration import Case, enumerated
+from scripts.rules.rounds import Distributions, Unfavourable
+from scripts.rules.statistics import rejected
+from scripts.rules.whole_rounds import CONTROLS, LEAST, Cell, fast, outcome
+from support.script import run_script
+
+VOCAB = 3
+KINDS = ("near", "cut", "sharp", "disjoint", "blind", "true", "ties")
+TREES = {
+    "chain": "root:1 0:1",
+    "siblings": "root:2",
+    "cousins": "root:2 0:1 1:1",
+    "two levels": "root:2 0:2 1:2",
+}
+ROUNDING = 1e-13  # a right rule is off by some 1e-16
+SEEDS = 1_000_000  # apart from those of the controls
+NEAR = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 1, 0], [2, 1, 0]])  # codes, nearest first
+
+
+def lantern(**settings: object) -> Callable[[], HostRule]:
+    numbers = LanternSettings(k=1, **settings)
+    return lambda: Lantern(numbers, NEAR[:VOCAB, :2] % VOCAB)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A published rule."""
+
+    name: str
+    source: str  # where it was read
+    claims: str
+    rule: Callable[[], HostRule]
+    proposal: str = "sampled"
+    trees: tuple[str, ...] = tuple(TREES)
+    repaired: str = ""  # the rule that keeps the distribution
+
+
+CHAIN = ("chain",)
+RULES = (
+    Judged("EAGLE-1", "EAGLE cb7e084, LANTERN 3a56e45 without LANTERN", "lossless", Sampled),
+    Judged("EAGLE-2", "EAGLE cb7e084", "lossless", Rejection, "topk"),
+    Judged("SJD", "b389cfb", "lossless", Sampled, trees=CHAIN),
+    Judged("vLLM, p / q", "vllm/v1/sample/rejection_sampler.py", "lossless", Sampled, trees=CHAIN),
+    Judged("block verification", "arXiv 2403.10444", "lossless", BlockVerification),
+    Judged("traversal", "arXiv 2505.12398", "lossless", Traversal),
+    Judged("SpecTr, k-sequential", "arXiv 2310.15141", "lossless", SpecTr),
+    Judged("SJD-PAC, longest path", "4fbc099", "lossless", SjdPac, repaired="EAGLE-1"),
+    Judged("PathExplore", "PathSpec 8a3df48", "lossless", PathExplore, repaired="EAGLE-1"),
+    Judged(
+        "PathRelax, delta 0.01", "PathSpec 8a3df48", "relaxed",
+        lambda: PathRelax(PathSettings()), repaired="EAGLE-1",
+    ),
+    Judged(
+        "GSD, reach 2", "GSD 4216c7c", "relaxed",
+        lambda: Gsd(GsdSettings(reach=2, gap=0.3)), repaired="SJD",
+    ),
+    Judged(
+        "LANTERN, delta 0.1", "LANTERN 3a56e45", "relaxed",
+        lantern(delta=0.1, budget="per_candidate", residual="reference"), "topk",
+        repaired="EAGLE-2",
+    ),
+    Judged(
+        "LANTERN, delta 0.1, shared and exact", "this repository", "relaxed, 0.1 a token",
+        lantern(delta=0.1), "topk", repaired="EAGLE-2",
+    ),
+    Judged(
+        "LANTERN++, lambda 5", "LANTERN 3a56e45", "relaxed",
+        lantern(delta=5.0, residual="reference"), repaired="EAGLE-1",
+    ),
+    Judged(
+        "COOL-SD, delta 1.1", "arXiv 2601.09212, no code", "relaxed",
+        lambda: CoolSd(CoolSettings()), repaired="EAGLE-1",
+    ),
+    Judged(
+        "COOL-SD, delta 2", "arXiv 2601.09212, no code", "relaxed",
+        lambda: CoolSd(CoolSettings(2.0)), repaired="EAGLE-1",
+    ),
+    Judged(
+        "VVS, a skipped round", "7790173", "relaxed", processes.SkippedRound,
+        trees=("chain", "cousins"), repaired="EAGLE-2",
+    ),
+)  # fmt: skip
+ITERATED = {
+    "SJD, whole iterations": ("b389cfb", lambda: processes.drawn_anew, ""),
+    "SCD, Gumbel coupling": ("7322379, lumina1", processes.OneNumber, ""),
+    "SCD, maximal coupling": ("7322379, cosmos", lambda: processes.kept_if_accepted, ""),
+    "SCD, maximal coupling (Lumina)": (
+        "7322379, lumina1", lambda: processes.kept_with_its_q, "SCD, maximal coupling",
+    ),
+}  # fmt: skip
+
+
+@cache
+def case(tree: str, law: str | int, proposal: str) -> Case:
+    """Return trees and distributions; law: a kind, or the seed of random ones."""
+    policy = StaticTree(rank_paths(TREES[tree]))
+    return Case(laws_of(law, policy.largest.reach), policy, proposal)
+
+
+def laws_of(law: str | int, length: int) -> Distributions:
+    if isinstance(law, str):
+        return Unfavourable(law, VOCAB, length)
+    return Distributions(VOCAB, length, spread=1.3, seed=law)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a rule's first tokens are from the target's distribution, in total variation."""
+
+    worst: float
+    where: str
+    mean: float  # over random distributions
+
+    @staticmethod
+    def of(found: dict[tuple[str, str | int], float]) -> "Distance":
+        """found: by tree and law."""
+        tree, law = max(found, key=found.__getitem__)
+        where = f"{tree}, {law if isinstance(law, str) else f'random {law}'}"
+        random = [distance for (_, law), distance in found.items() if not isinstance(law, str)]
+        return Distance(found[tree, law], where, float(np.mean(random)))
+
+    @property
+    def exact(self) -> bool:
+        return self.worst < ROUNDING
+
+
+def enumerate_rules(laws: int) -> Iterator[dict]:
+    """Yield a row per rule; laws: random pairs of target and drafter, beside the named ones."""
+    for entry in RULES:
+        rule, found, lengths = entry.rule(), {}, []
+        for tree in entry.trees:
+            for law in (*KINDS, *range(1, laws + 1)):
+                result = enumerated(rule, case(tree, law, entry.proposal))
+                found[tree, law] = result.distance
+                lengths.append(result.accepted)
+        yield judged(entry.name, entry.source, entry.claims, Distance.of(found), entry.repaired)
+    for name, (source, redraw, repaired) in ITERATED.items():
+        found = {
+            ("window 3", law): processes.iterated(laws_of(law, 3), 3, 3, redraw)[0]
+            for law in (*KINDS, *range(1, laws + 1))
+        }
+        yield judged(name, source, "lossless", Distance.of(found), repaired)
+    yield from closed_forms(laws)
+
+
+def closed_forms(laws: int) -> Iterator[dict]:
+    """Yield the rows of what one position shows: three distributions a law."""
+    triples = {
+        ("one position", law): laws_of(law, 2).log_p.exp().numpy()[:3] for law in range(1, laws + 1)
+    }
+    for published in (True, False):
+        found = {where: processes.proactive_siblings(*p, published) for where, p in triples.items()}
+        name = "SJD-PAC, siblings as published" if published else "SJD-PAC, siblings drawn from p"
+        repaired = "SJD-PAC, siblings drawn from p" if published else ""
+        yield judged(name, "4fbc099", "lossless", Distance.of(found), repaired)
+    found = {
+        where: float(np.abs(processes.recovered_with_the_drafts_noise(p, q) - p).sum() / 2)
+        for where, (p, q, _) in triples.items()
+    }
+    source = "vllm before #54282 (2026-08-28)"
+    yield judged("vLLM, shared noise", source, "lossless", Distance.of(found), "vLLM, p / q")
+
+
+def judged(name: str, source: str, claims: str, distance: Distance, repaired: str) -> dict:
+    return {
+        "rule": name, "source": source, "claims": claims, "exact": distance.exact,
+        "worst": distance.worst, "where": "" if distance.exact else distance.where,
+        "mean": distance.mean, "repaired": repaired,
+    }  # fmt: skip
+
+
+def sampled_cells() -> Iterator[Cell]:
+    """Whole rounds of the rules that claim to be lossless, and of two couplings."""
+    for tree in ("chain", "three levels"):
+        for q in ("near", "blind"):
+            for name, proposal, rule in (
+                ("the target's own sample", "topk", Exact()),
+                ("the target's own sample", "coupled", Exact()),
+                ("EAGLE-2", "topk", Rejection()),
+                ("EAGLE-1, SJD, vLLM", "sampled", Sampled()),
+                ("SpecTr", "sampled", SpecTr()),
+                ("block verification", "sampled", BlockVerification()),
+                ("traversal", "sampled", Traversal()),
+                ("SJD-PAC", "sampled", SjdPac()),
+                ("PathExplore", "sampled", PathExplore()),
+            ):
+                yield Cell(name, proposal, tree, q, rule)
+
+
+def sample_rules(images: int) -> Iterator[dict]:
+    """Yield a row per cell and control: p-values, and whether they are rejected among all."""
+    cells = list(sampled_cells())
+    found = [outcome(cell, images) for cell in (*cells, *CONTROLS)]
+    p_values = [min(result.p_value, result.after_refusal) for result in found]
+    wrong = rejected(p_values, 0.01)
+    for cell, result, p, refused in zip((*cells, *CONTROLS), found, p_values, wrong, strict=True):
+        yield {
+            "rule": cell.rule, "children": cell.proposal, "tree": cell.tree, "drafter": cell.q,
+            "planted": cell in CONTROLS, "p": p, "refused": refused,
+            "distance": result.distance, "scatter": result.scatter,
+        }  # fmt: skip
+
+
+def false_alarms(runs: int, images: int = 400) -> dict:
+    """Return how often right rules are accused: by enumeration and by sampled rounds."""
+    right = (Sampled(), Rejection(), SpecTr(), BlockVerification(), Traversal())
+    worst = 0.0
+    for law in range(1, runs // len(right) + 1):
+        for rule in right:
+            proposal = "sampled" if rule.reads_distributions else "topk"
+            worst = max(worst, enumerated(rule, case("cousins", 10_000 + law, proposal)).distance)
+    cell = Cell("EAGLE-1", "sampled", "cousins", "near", Sampled())
+    p_values = [outcome(cell, images, SEEDS + run * images).p_value for run in range(runs)]
+    return {
+        "runs": runs,
+        "worst distance": worst,
+        "accused by enumeration": int(worst > ROUNDING),
+        "accused by sampling": sum(p <= LEAST for p in p_values),
+        "p below 0.01": sum(p < 0.01 for p in p_values),
+    }
+
+
+def table(output: str, laws: int = 60, images: int = 4000, runs: int = 1000) -> None:
+    """Judge every rule, write the figures and print them.
+
+    Args:
+        output: JSON file.
+        laws: random pairs of target and drafter that rules are enumerated with.
+        images: whole rounds per cell; 0: none.
+        runs: of right rules, none of which may be accused.
+    """
+    torch.set_num_threads(1)
+    with fast():
+        parts: dict[str, Sequence | dict] = {"rules": shown(enumerate_rules(laws))}
+        if images:
+            parts["whole rounds"] = shown(sample_rules(images))
+        parts["right rules"] = false_alarms(runs)
+    path = Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = partial(json.dumps, ensure_ascii=False)
+    text = ",\n".join(
+        f'"{name}": ' + (lines(part) if isinstance(part, dict) else _listed(map(lines, part)))
+        for name, part in parts.items()
+    )
+    path.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+    print(f"{path}: {len(parts['rules'])} rules; {parts['right rules']}")
+
+
+def shown(rows: Iterator[dict]) -> list[dict]:
+    found = []
+    for row in rows:
+        print(row, flush=True)
+        found.append(row)
+    return found
+
+
+def _listed(lines: Iterator[str]) -> str:
+    return "[\n" + ",\n".join(lines) + "\n]"
+
+
+if __name__ == "__main__":
+    run_script(table)
