@@ -149,11 +149,13 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     Each is read after the best candidates of the steps before it, as `drafters.block` reads it.
     """
     rows, by_image, slots = rounds.rows, rounds.by_image, target.grid.slots
-    steps, n = rounds.best.shape[1], rows.features.shape[1] - 1
+    # in the head's own type: an evaluated head has the target's
+    features, before = (x.to(head.fc.weight.dtype) for x in (rows.features, rounds.before))
+    steps, n = rounds.best.shape[1], features.shape[1] - 1
     starts = rows.starts if head.spec.hides_padding else torch.zeros_like(rows.starts)
     last, cache = head.spec.max_positions - 1, Joined()
-    visible = mask_of(behind_padding(starts, n), rows.features)
-    read = head.fuse(rows.features)
+    visible = mask_of(behind_padding(starts, n), features)
+    read = head.fuse(features)
     context = Context(positions_of(rows.origins, n, last), visible, cache)
     head(rows.ids[:, 1:], read[:, :-1], context)
     step = torch.arange(steps, device=starts.device).repeat(2)
@@ -161,11 +163,9 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     after = rows.prompt - 1 + slots(rounds.roots[:, None] + step)  # (r, 2 steps)
     # (images, guidance, rounds, 2 steps)
     positions = by_image(after)[:, None] - by_image(rows.origins)[..., None, None]
-    visible = mask_of(_seen(rounds, n, by_image(roots), by_image(starts)), rows.features)
+    visible = mask_of(_seen(rounds, n, by_image(roots), by_image(starts)), features)
     ids = torch.cat([rounds.best, rounds.true], 1) + target.vocab.first_id
-    before = by_image(rounds.before).transpose(
-        1, 2
-    )  # (images, guidance, rounds, steps - 1, hidden)
+    before = by_image(before).transpose(1, 2)  # (images, guidance, rounds, steps - 1, hidden)
     at_roots = hidden_at(by_image(read), by_image(roots))[:, :, :, None]
     before = torch.cat([at_roots, before] * 2, 3)
     # each window sees the sequence, but not the others
