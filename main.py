@@ -19,8 +19,7 @@ from typing import Any
 
 import fire
 
-from configs.benchmark import BenchmarkSettings
-from configs.command_line import read_words
+from configs.command_line import is_dry, read_words
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, mismatch, near_names, one_of, settings_dict
@@ -30,29 +29,6 @@ from runs import commands
 from runs.captioned_images import captioned_images
 from support.border import OUT_OF_MEMORY, TRAINING_OUT_OF_MEMORY, run_guarded
 from support.threads import prepare_threads
-
-
-def benchmark(settings: BenchmarkSettings) -> None:
-    """Run `benchmark`, or a sweep of it."""
-    if settings.sweep is not None:
-        from eval.bench.sweep import run_sweep
-
-        run_sweep(settings)
-    else:
-        from eval.bench.benchmark import run_benchmark
-
-        run_benchmark(settings)
-
-
-def evaluate(settings: EvaluateSettings) -> None:
-    """Run `evaluate`."""
-    from eval.report.run import read_runs
-
-    # Folders that cannot be used are reported before the slow imports.
-    runs = read_runs(settings.folders, settings.baseline)
-    from eval.report.evaluate import evaluate
-
-    evaluate(settings, runs)
 
 
 def extract_tokens(settings: ExtractionSettings) -> None:
@@ -69,17 +45,35 @@ def _later(name: str) -> Callable[[Any], None]:
     return lambda settings: resolve_name(name)(settings)
 
 
+def _on_runs(name: str) -> Callable[[EvaluateSettings], Any]:
+    """Return a function that also takes the runs; folders are read before the slow imports."""
+
+    def call(settings: EvaluateSettings) -> Any:
+        runs = resolve_name("eval.report.run:read_runs")(settings.folders, settings.baseline)
+        return resolve_name(name)(settings, runs)
+
+    return call
+
+
 # by name: what makes the settings of the texts of a command line, and what runs them
 COMMANDS = {
     "generate_images": (commands.run_settings, _later("runs.generate:generate_images")),
-    "benchmark": (commands.benchmark_settings, benchmark),
+    "benchmark": (commands.benchmark_settings, _later("eval.bench.benchmark:run_benchmark")),
     "tune": (commands.tune_settings, _later("eval.bench.tune:run_tune")),
-    "evaluate": (commands.evaluate_settings, evaluate),
+    "evaluate": (commands.evaluate_settings, _on_runs("eval.report.evaluate:evaluate")),
     "extract_tokens": (commands.extraction_settings, extract_tokens),
     "inspect": (commands.inspect_settings, _later("runs.check.files:inspect_checkpoint")),
     "vq_distances": (commands.distance_settings, _later("runs.distances:make_distances")),
     "demo": (commands.page_settings, _later("page.server:serve")),
     "train_drafter": (commands.train_settings, _later("runs.training.train:train")),
+}
+# by command: what --dry_run would do
+PLANS = {
+    "generate_images": _later("runs.generate:plan_images"),
+    "benchmark": _later("eval.bench.benchmark:plan_benchmark"),
+    "tune": _later("eval.bench.tune:plan_tune"),
+    "evaluate": _on_runs("eval.report.evaluate:plan_evaluation"),
+    "train_drafter": _later("runs.training.train:plan_training"),
 }
 
 
@@ -101,7 +95,11 @@ def run(words: Sequence[str]) -> None:
         print(asked_help([name, *words[1:]]))
         return
     read_settings, work = COMMANDS[name]
-    settings = read_settings(read_words(name, words[1:]))
+    texts = read_words(name, words[1:])
+    if is_dry(texts):
+        plan = PLANS[name]
+        work = lambda settings: resolve_name("runs.plan:show")(plan(settings))  # noqa: E731
+    settings = read_settings(texts)
     _check_device(settings)
     # fire dispatches but reads no flag: it would make numbers, lists and dicts of prompts
     fire.Fire({name: lambda: work(settings)}, command=[name], name="main.py")
@@ -129,7 +127,8 @@ def main(words: Sequence[str] | None = None) -> int:
 def _after_interrupt(words: Sequence[str]) -> str:
     """Return what to say after Ctrl-C: whether the same command goes on from there."""
     resumes = "".join(words[:1]).startswith(("generate", "extract", "train", "tune"))
-    resumes = resumes or any(word.startswith("--sweep") for word in words)
+    kept = words[:1] == ["benchmark"]  # in a folder
+    resumes = resumes or (kept and any(w.startswith(("--sweep", "--output_dir")) for w in words))
     # which deletes the finished images each time
     without = " without --overwrite" if any(w.startswith("--overwrite") for w in words) else ""
     same = f"; the same command{without} continues where it stopped"

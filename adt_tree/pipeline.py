@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any, Self, Unpack
 
@@ -37,12 +38,13 @@ from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from configs.targets import TARGETS
-from eval.bench.benchmark import Bench
+from eval.bench.bench import Bench
+from eval.bench.measurements import Measurements
 from eval.bench.table import table
 from models.files.folders import lacks_drafter
 from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
-from runs.measure import BASELINE
+from runs.measure import BASELINE, warm_up
 from runs.prompts import PromptItem
 from support.devices import pick_device
 from support.output import remark
@@ -292,8 +294,10 @@ class Pipeline:
                 what = f"measuring {plural(len(listed), 'method')} on {plural(len(jobs), 'image')}"
                 total = len(listed) * len(jobs) * call.repeats
                 with Progress(what, total, shown=self._shows(options)) as shown:
-                    rows = Bench(session, jobs).rows(listed, call.repeats, 1, shown)
-        return MethodTable(rows, table(rows, len(jobs)))
+                    warm = partial(warm_up, jobs=jobs)
+                    bench = Bench(session, Measurements(None, settings), shown, warm)
+                    rows = bench.rows(listed, jobs, call.repeats)
+        return MethodTable(rows, table(rows))
 
     def _compared(
         self, entries: Sequence[str], settings: EngineSettings

@@ -26,7 +26,8 @@ from configs.fields import (
     settings_dict,
 )
 from configs.gone import GONE_FLAGS
-from configs.model import CodecSettings, EngineSettings
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
@@ -39,7 +40,7 @@ from models.target import TargetModel
 from runs.drawing import image_jobs
 from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples
-from runs.tuned import tuned_place
+from runs.tuned import PLACE, tuned_recipe
 
 # Names in Python's libraries -> flags.
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
@@ -165,11 +166,12 @@ def absolute(values: Values) -> Values:
 def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     """Return the values for method="tuned": the recipe that `tune` wrote beside the model."""
     others = {name: value for name, value in given.items() if name != "method"}
-    target = build(CodecSettings, recipe | others)
-    path = tuned_place(target.model_path)
-    if not path.is_file():
-        writer = f"`python main.py tune --model {target.model}`"
-        refuse("method", TUNED, f"only after {writer}, which writes {path}")
+    files = {name: value for name, value in (recipe | others).items() if name != "drafter_path"}
+    settings = build(EngineSettings, files, method=MethodSettings("ar"))
+    path = tuned_recipe(settings)
+    if path is None:
+        writer = f"`python main.py tune --model {settings.model}`"
+        refuse("method", TUNED, f"only after {writer}, which writes into {PLACE}")
     return overridden(recipe, read_recipe(str(path), "generate_images")), others
 
 

@@ -82,6 +82,9 @@ class BenchmarkSettings(Settings, group="Benchmark"):
         low=0,
         high=1000,
     )
+    remeasure: bool = setting(
+        "measure what is marked (!) once more, if nothing else is left to measure", False
+    )
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
     sweep: Sweep | None = None
 
@@ -175,7 +178,9 @@ class TuneSettings(Settings, group="Tuning"):
     methods: str | None = setting(
         "methods to try, by commas: name[:flag=value...]", shown="lossless methods at several sizes"
     )
-    output: str | None = setting("file of the result", path=True, shown="<model_path>.tuned.yaml")
+    output: str | None = setting(
+        "file of the result", path=True, shown="outputs/tuned/<model and settings>.yaml"
+    )
     run: RunSettings = part(RunSettings)
     tried: tuple[MethodSettings, ...] = ()
 

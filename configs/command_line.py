@@ -69,6 +69,12 @@ def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
     return texts
 
 
+def is_dry(texts: dict[str, str]) -> bool:
+    """Take --dry_run out of a command line's texts; returns whether it is on."""
+    flag = settings_fields(RecipeFlags)["dry_run"]
+    return parse(flag, "dry_run", texts.pop("dry_run", "false"))
+
+
 def check_flag(name: str, command: str, flags: Mapping[str, Field], file: str = "") -> None:
     """Refuse a name that is none of the flags; the error says which are like it.
 

@@ -24,6 +24,11 @@ class RecipeFlags(Settings, group="Recipe"):
     plugin: str | None = setting(
         "Python module, package.module, that registers your method or acceptance rule", shown="none"
     )
+    dry_run: bool = setting(
+        "check settings, files, prompts, disk and what is done already; print what would be done, "
+        "with memory and images, and stop before anything is loaded",
+        False,
+    )
 
 
 @dataclass(frozen=True)
@@ -65,13 +70,14 @@ COMMANDS: dict[str, Command] = {
             "overwrite",
             "trace",
             "vq_device",
+            "dry_run",
             *(flag for owner in rule_settings() for flag in settings_fields(owner)),
         ),
     ),
     "inspect": Command(
         "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
-        without=("cfg_mode", "plugin"),
+        without=("cfg_mode", "plugin", "dry_run"),
     ),
     "vq_distances": Command(
         "write the table of nearest codes for relaxed acceptance", (DistanceSettings,)
@@ -79,6 +85,7 @@ COMMANDS: dict[str, Command] = {
     "demo": Command(
         "serve a page that compares plain decoding with a fast method, and the OpenAI image API",
         (PageSettings, RecipeFlags),
+        without=("dry_run",),
     ),
     "train_drafter": Command(
         "train a drafter for a target; run it again to resume", (TrainSettings, RecipeFlags)

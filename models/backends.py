@@ -42,6 +42,11 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     return use_compiled if settings.compile == "on" or has_vectors() else _run_by_torch
 
 
+def kernels_of(settings: EngineSettings) -> str:
+    """Return whose kernels networks run by --compile, before one is loaded."""
+    return {use_compiled: "compiled", use_triton: "triton"}.get(kernels_for(settings), "torch")
+
+
 def has_vectors() -> bool:
     """Return whether the processor has AVX2 or NEON, for which the kernels are written."""
     return platform.machine() in ("arm64", "aarch64") or "AVX" in get_cpu_capability()

@@ -25,6 +25,7 @@ from support.progress import DecodingProgress, plural
 
 if TYPE_CHECKING:  # these import torch
     from runs.drawing import Drawn
+    from runs.plan import Plan
     from runs.session import Session
 
 _MEASURES = (
@@ -181,3 +182,18 @@ def _summary(
     text = f"{count} images in {folder.path}/img ({new} new): tau {tau(whole):.2f}"
     tokens = sum(folder.records[item.id]["tokens"] for item in missing)
     return text + (f", {tokens / seconds:.1f} tokens/s" if seconds else "")
+
+
+def plan_images(settings: RunSettings) -> "Plan":
+    """Return what `generate_images` would do; a SettingsError as it would raise."""
+    from runs.plan import Plan
+
+    prompts, folder = all_prompts(settings), RunFolder(settings)
+    items = different_images(settings, chosen_items(settings, prompts))
+    if folder.path.is_dir():
+        with folder:
+            folder.check_prompts(prompts)
+    done = sum(item.id in folder.records for item in items)
+    what = f"generating with {settings.method.method} ({settings.model}) into {folder.path}/img"
+    place, methods = {"output_dir": folder.path}, [settings.method]
+    return Plan(what, place, done, len(items), run=settings, methods=methods, pictures=True)

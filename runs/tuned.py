@@ -1,52 +1,113 @@
-"""The file that `tune` writes: a recipe of the fastest method, and the conditions of its trials.
+"""The recipe that `tune` writes: the fastest method, and all settings under which it is that.
 
-A recipe's lines, and under `tuned` what a reader may want to know: date, revision, the conditions
-under which the method won, and the table of all methods.
+Under `tuned` is what a reader may want to know: date, revision, the conditions under which the
+method won, and the table of all methods.
 """
 
+import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from configs.command_line import TUNED
-from configs.fields import Values, settings_dict
+from configs.command_line import TUNED, method_flags, read_recipe
+from configs.fields import Values, flags_in, settings_dict
 from configs.methods import MethodSettings, applicable
-from configs.model import TIMED, EngineSettings
-from configs.sampling import SamplingSettings
-from configs.targets import ROOT, TARGETS, model_defaults
-from models.files.folders import checkpoint_folder
+from configs.model import EngineSettings
+from configs.schema import RunSettings
+from configs.targets import ROOT, TARGETS
 from support.output import remark
-from support.provenance import checkpoint_id
+from support.provenance import revision
+from support.wording import differences, first_of
 
-_SHARED = TIMED | {"dtype": "fp32", "quantize": "none"}  # settings that change times
-
-
-def tuned_place(model_path: str) -> Path:
-    """Return the file of a model, beside its folder; a ValueError if the model is not there."""
-    folder = checkpoint_folder(model_path, "--model_path").absolute()
-    # Not in the folder: checkpoint_id hashes the files there, so the model would be another.
-    return folder.with_name(f"{folder.name}.tuned.yaml")
+PLACE = Path("outputs/tuned")  # of recipes whose file is not named
+_ELSEWHERE = ("device", "vq_device")  # settings that a recipe leaves to the machine
+_FIRST = "# The fastest lossless method of a model on a machine; `python main.py tune` wrote it.\n"
 
 
-def conditions(settings: EngineSettings) -> dict[str, str]:
-    """Return, in words, what decides which method is the fastest: machine, model and settings."""
-    import torch  # here, since it takes seconds and most commands that read settings need none
+def tuned_place(settings: RunSettings, download: bool = True) -> Path:
+    """Return the recipe of a model under some conditions, whatever the method.
 
-    from support.devices import machine_name, pick_device
+    download: whether the snapshot of a hub id may be fetched; a SettingsError without it.
+    """
+    sampling = settings.sampling
+    name = "_".join(
+        [
+            re.sub(r"[^\w.]+", "-", "-".join(Path(settings.model_path).parts[-2:])),
+            settings.quantize or settings.dtype,
+            f"T{sampling.temperature:g}",
+            f"cfg{sampling.cfg:g}",
+            f"batch{settings.batch_size}",
+        ]
+    )
+    text = repr(sorted(_without_method(settings, download).items()))
+    return PLACE / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
 
-    values = {
-        "machine": machine_name(pick_device(settings.device)),
-        "threads": torch.get_num_threads(),
-        "model": checkpoint_id(checkpoint_folder(settings.model_path, "--model_path")),
-        **_shared(settings),
-    }
-    if settings.method.drafted:
-        drafter = checkpoint_folder(settings.drafter_path, "--drafter_path")
-        values["drafter"] = checkpoint_id(drafter)
-    # Texts, since a recipe's values are read as texts and compared with these.
-    return {name: str(value) for name, value in values.items()}
+
+def tuned_recipe(settings: EngineSettings) -> Path | None:
+    """Return the recipe of a model whose conditions are the most like those of settings."""
+    here, differing = _without_method(settings), {}
+    for path in sorted(PLACE.glob("*.yaml")):
+        there = read_recipe(str(path), "generate_images").get(TUNED, {}).get("conditions", {})
+        if there.get("model_path") == here["model_path"]:
+            differing[path] = sum(there.get(name) != value for name, value in here.items())
+    return min(differing, key=differing.get, default=None)
+
+
+def recipe_text(settings: RunSettings, given: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
+    """Return the text of the file.
+
+    settings: of a run by the method. given: the conditions of its measurements. tuned: what else is
+    to be said under `tuned`.
+    """
+    usual = RunSettings(
+        prompt="none", model=settings.model, sampling=settings.sampling, method=settings.method
+    )
+    flags = (flags_in(EngineSettings) | method_flags()).keys() - set(_ELSEWHERE)
+    content: Values = {}
+    for name, value in settings_dict(settings).items():
+        if name not in flags or value is None:
+            continue
+        if name.endswith("_path"):  # files at their default places are left out
+            if value == getattr(usual, name):
+                continue
+            value = str(Path(value).absolute()) if Path(value).exists() else value
+        content[name] = value
+    how = {"method": settings.method.method, "revision": revision() or "unknown"}
+    content[TUNED] = {**how, "conditions": _texts(given), **tuned}
+    return _FIRST + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
+    """Say what differs if a method was tuned under other conditions than it is used in."""
+    tuned = values.get(TUNED)
+    if tuned is None or tuned["method"] != settings.method.method:
+        return
+    from runs.conditions import conditions  # imports torch, which most commands need later
+
+    here, there = _texts(conditions(settings)), tuned["conditions"]
+    both = here.keys() & there.keys()
+    here, there = ({name: texts[name] for name in both} for texts in (here, there))
+    if apart := differences(there, here):
+        remark(
+            f"--method {settings.method.method}: tuned under other conditions "
+            f"({first_of(apart)}); `python main.py tune` finds the fastest method under these"
+        )
+
+
+def _without_method(settings: EngineSettings, download: bool = True) -> dict[str, str]:
+    """Return the conditions that all methods share."""
+    from runs.conditions import conditions
+
+    given = _texts(conditions(settings, download))
+    return {name: text for name, text in given.items() if name not in method_flags()}
+
+
+def _texts(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return conditions as texts, since a recipe's values are read as texts."""
+    return {name: "none" if value is None else str(value) for name, value in given.items()}
 
 
 def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
@@ -60,47 +121,3 @@ def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
     if not is_tiny and recalls:
         fits = "; `tune` fits them to yours" if "recall" in recalls else ""
         remark(f"recall numbers: fitted to tiny{fits}")
-
-
-def recipe_text(settings: EngineSettings, given: Values, tuned: Mapping[str, Any]) -> str:
-    """Return the text of the file.
-
-    settings: of a run by the method.
-    given: paths of the model's files that were not left to their defaults.
-    tuned: what stands under `tuned`, besides the conditions.
-    """
-    method = {name: v for name, v in settings_dict(settings.method).items() if v is not None}
-    content = {"model": settings.model, **given, **method}
-    content[TUNED] = {"method": settings.method.method, "conditions": conditions(settings), **tuned}
-    first = (
-        "# The fastest lossless method of a model on a machine; `python main.py tune` wrote it.\n"
-    )
-    return first + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-
-
-def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
-    """Say what differs if a method was tuned under other conditions than it is used in."""
-    tuned = values.get(TUNED)
-    if tuned is None or tuned["method"] != settings.method.method:
-        return
-    usual = {name: str(value) for name, value in _SHARED.items()}  # which older files lack
-    there, here = usual | tuned["conditions"], conditions(settings)
-    if names := [name for name in here if there.get(name) != here[name]]:
-        apart = "; ".join(f"{name} {there.get(name)} there, {here[name]} here" for name in names)
-        remark(
-            f"--method {settings.method.method}: tuned under other conditions ({apart}); "
-            "`python main.py tune` finds the fastest method under these"
-        )
-
-
-def flags_beside(settings: EngineSettings) -> str:
-    """Return the flags that a run takes beside the file for the conditions of its trials."""
-    usual = _SHARED | settings_dict(SamplingSettings()) | model_defaults(settings.model)
-    given = _shared(settings).items()
-    return "".join(f" --{flag} {value}" for flag, value in given if value != usual[flag])
-
-
-def _shared(settings: EngineSettings) -> dict[str, object]:
-    given = {name: getattr(settings, name) for name in _SHARED}
-    given = {name: _SHARED[name] if value is None else value for name, value in given.items()}
-    return given | settings_dict(settings.sampling)

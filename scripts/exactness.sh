@@ -6,8 +6,8 @@
 # T = 0 and 1, with and without top-k and top-p, guidance scales 1 and 3, batches of 1 and 3. First in
 # fp64, where every difference is an error, then in fp32, where the tables count near-ties. It takes a
 # day on two cores. --thin takes two prompts and two images of each, and two hours. If the check is
-# interrupted, run the same command again: it makes the tables that are missing. With another model,
-# other methods or other code it makes all again.
+# interrupted, run the same command again: it measures what is missing. With another model, other
+# methods or other code it measures all again.
 #
 # Variables (default): PROMPTS how many (20); SEEDS images of each (2); METHODS as in benchmark (all);
 # MODEL folder (ckpts/tiny); OUT folder of the tables (outputs/exactness, or outputs/exactness_thin);
@@ -36,13 +36,6 @@ if [ -z "${METHODS:-}" ]; then
     done
   done
 fi
-# A table that passed has this in its folder, and counts for the same command, model and code only.
-code=(main.py configs decoding drafters eval models runs support '(' -name '*.py' -o -name '*.h' -o -name '*.cpp' ')')
-inputs() {
-  find -L "$MODEL" configs/prompts/tiny_test.txt -type f -exec cksum {} + 2>/dev/null || :
-  find "${code[@]}" -exec cksum {} +
-}
-made="$METHODS $MODEL $PROMPTS $SEEDS $(inputs | sort | cksum)"
 failed=()
 for dtype in fp64 fp32; do
   for cfg in 1 3; do
@@ -50,17 +43,10 @@ for dtype in fp64 fp32; do
       for batch in 1 3; do
         words=(--dtype "$dtype" --cfg "$cfg" $sampling --batch_size "$batch")
         folder=$OUT/$(tr -s ' -' _ <<<"${words[*]}")
-        [ "$made" != "$(cat "$folder/passed" 2>/dev/null)" ] || continue
-        mkdir -p "$folder"
-        rm -f "$folder/passed"
-        if "$PY" main.py benchmark --model tiny --model_path "$MODEL" "${words[@]}" \
+        "$PY" main.py benchmark --model tiny --model_path "$MODEL" "${words[@]}" \
           --prompt configs/prompts/tiny_test.txt --num_images "$PROMPTS" \
           --samples_per_prompt "$SEEDS" --repeats 1 --warmup 0 --methods "${METHODS#,}" \
-          --output_dir "$folder" | sed '/^{"rows"/d'; then
-          echo "$made" >"$folder/passed"
-        else
-          failed+=("$folder")
-        fi
+          --output_dir "$folder" | sed '/^{"rows"/d' || failed+=("$folder")
       done
     done
   done

@@ -5,14 +5,15 @@ import platform
 import subprocess
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from configs.targets import ROOT
 
+_CODE = ("configs", "support", "models", "decoding", "drafters", "runs", "eval/bench")
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
-_OF_FILES = ("_path", "start_from")  # ends of flags that name files or folders
 _FOR_READERS = (".md", ".png", ".jpg")
 CONTENT = "sha256:"  # before the hash of what a setting names
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 16
@@ -56,6 +57,17 @@ def revision() -> str | None:
     return commit + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
 
 
+@cache
+def program() -> str:
+    """Return a hash of the code that decodes and measures; it needs no git."""
+    digest = hashlib.sha256()
+    for folder in _CODE:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".h", ".cpp"):
+                digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def checkpoint_id(path: str | Path) -> str:
     """Return a hash that tells checkpoints apart: of a file, or of the files in a folder.
 
@@ -87,20 +99,6 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def with_hashes(values: Mapping[str, Any]) -> dict[str, object]:
-    """Return settings by flag, with the hash of what is there for every flag of files."""
-    return {**values, **file_hashes(values)}
-
-
-def file_hashes(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hashes of the files and folders that settings name and that are there, by flag."""
-    return {
-        name: checkpoint_id(value)
-        for name, value in values.items()
-        if name.endswith(_OF_FILES) and value is not None and Path(value).exists()
-    }
 
 
 def cpu_name() -> str:

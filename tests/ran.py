@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,15 +16,6 @@ def ran(
     """A program that has ended; variables: of its environment, beside ours."""
     options = {"capture_output": True, "text": True, "timeout": 1800}
     return subprocess.run(words, cwd=cwd, env=os.environ | variables, **options)
-
-
-def copied_checkout(folder: Path) -> Path:
-    """A copy of the scripts and of the code that makes their tables, without git."""
-    compiled = shutil.ignore_patterns("__pycache__")  # which other tests write meanwhile
-    for name in ("configs", "decoding", "drafters", "eval", "models", "runs", "scripts", "support"):
-        shutil.copytree(ROOT / name, folder / name, ignore=compiled)
-    shutil.copy(ROOT / "main.py", folder)
-    return folder
 
 
 def torchrun(*words: str, program: str | Path = "main.py") -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,6 @@ from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
 from configs.methods import MethodSettings
 from configs.rules import RULES
-from runs.measure import exceeds_tau
 from support.progress import plural
 from support.provenance import cpu_name
 from support.tables import Table, number
@@ -32,31 +31,26 @@ def heading(
     return f"{', '.join(map(str, machine))}; {what}\n"
 
 
-def table(rows: Sequence[Row], images: int) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Return the table in Markdown, and a remark for every reason to doubt one of its rows.
 
     A doubtful speed-up is marked with (!). The fastest lossless one that nothing speaks against is
     bold.
     """
     best = best_of(rows)
-    return Table.of([_cells(row, images, best) for row in rows]).markdown() + remarks(rows)
+    return Table.of([_cells(row, best) for row in rows]).markdown() + remarks(rows)
 
 
 def remarks(rows: Sequence[Row]) -> str:
-    """Return a remark per reason to doubt, which names its rows."""
+    """Return a remark per reason to doubt a speed-up or equal images, which names its rows."""
     names: dict[str, list[str]] = {}  # of rows, by remark
     for row in rows:
-        for text in doubts(row):
+        texts = [f"(!) {{}}: {text}" for text in row["doubts"]]
+        if (why := row["inconclusive"]) is not None:
+            texts.append(f"(?) {{}}: {why}, so equal images say nothing")
+        for text in texts:
             names.setdefault(text, []).append(_name(row))
-    return "".join(f"(!) {'; '.join(rows)}: {text}\n" for text, rows in names.items())
-
-
-def doubts(row: Row) -> Sequence[str]:
-    """Return why a row's speed-up may be wrong; of an older row, which says nothing, above tau."""
-    if "doubts" in row:
-        return row["doubts"]
-    text = exceeds_tau(row["speedup"], row["tau"])
-    return () if text is None else (text,)
+    return "".join(text.replace("{}", "; ".join(rows), 1) + "\n" for text, rows in names.items())
 
 
 def method_words(row: Row) -> str:
@@ -68,10 +62,14 @@ def method_words(row: Row) -> str:
     words = [f"{method} (plain decoding)" if method == "ar" else method]
     words += [f"{proposal} drafts"] if proposal != usual.proposal else []
     words += [f"{verifier} verification"] if verifier != usual.verifier else []
-    # rows of older sweeps lack flags that are newer
     differing = (name for name in defaults if row.get(name, defaults[name]) != defaults[name])
     words += [f"{name}={row[name]}" for name in differing]
     return ", ".join(words)
+
+
+def words_of(method: MethodSettings) -> str:
+    """Return a method's name and what differs from its defaults."""
+    return method_words(settings_dict(method))
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
@@ -79,7 +77,7 @@ def best_of(rows: Sequence[Row]) -> Row | None:
     certain = [
         row
         for row in rows
-        if row["lossless"] and not doubts(row) and (row.get("speedup_low") or 0) > 1
+        if row["lossless"] and not row["doubts"] and (row.get("speedup_low") or 0) > 1
     ]
     return max(certain, key=lambda row: row["speedup"], default=None)
 
@@ -88,14 +86,14 @@ def _name(row: Row) -> str:
     return row["cell"] if "cell" in row else method_words(row)
 
 
-def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
+def _cells(row: Row, best: Row | None) -> dict[str, str]:
     return {
         "cell" if "cell" in row else "method": _name(row),
         "seconds per image": number(row["seconds_per_image"]),
         "tokens/s": number(row["tokens_per_second"]),
         "accepted length": f"{row['tau']:.2f}",
         "speed-up (95 %)": speedup_words(row, row is best),
-        "same images": f"{row['identical']}/{images}{_why_others(row)}",
+        "same images": same_images(row),
     }
 
 
@@ -104,13 +102,15 @@ def speedup_words(row: Row, bold: bool = False) -> str:
     value = f"{row['speedup']:.2f}"
     low, high = row.get("speedup_low"), row.get("speedup_high")
     interval = "" if low is None or row["method"] == "ar" else f" ({low:.2f}-{high:.2f})"
-    return (f"**{value}**" if bold else value) + interval + (" (!)" if doubts(row) else "")
+    return (f"**{value}**" if bold else value) + interval + (" (!)" if row["doubts"] else "")
 
 
-def _why_others(row: Row) -> str:
-    """Return why images need not be plain decoding's, or how many differ by rounding."""
+def same_images(row: Row) -> str:
+    """Return how many images are plain decoding's, and why others need not be or prove nothing."""
+    text = f"{row['identical']}/{row['images']}"
     if not row["lossless"]:
-        return ", relaxed"
+        return f"{text}, relaxed"
     if not RULES[row["verifier"]].repeats(row["temperature"]):
-        return ", same distribution"
-    return f", {row['near_ties']} by rounding" if row["near_ties"] else ""
+        return f"{text}, same distribution"
+    text += f", {row['near_ties']} by rounding" if row["near_ties"] else ""
+    return text + (", inconclusive (?)" if row["inconclusive"] else "")

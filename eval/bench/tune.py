@@ -1,152 +1,139 @@
 """`tune`: which lossless method is the fastest for a model on a machine, found by elimination.
 
-Methods take turns with plain decoding, image by image, as in `benchmark`. After each of a few
-stages, which share the time, the slower half of the methods drops out (successive halving,
-arXiv 1502.07943), and before that whatever is certainly slower than plain decoding or than the
-fastest method. Measurements are lines of a file, so the same command continues where one stopped.
+Methods take turns with plain decoding, as in `benchmark`. After each of a few stages, which share
+the time, the slower half of the methods drops out (successive halving, arXiv 1502.07943), and
+before that whatever is certainly slower than plain decoding or than the fastest method. What is
+measured is kept beside the recipe, so the same command continues where one stopped.
 """
 
-import json
 import math
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from configs.benchmark import TuneSettings
-from configs.fields import mismatch, settings_dict
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.engine import Engine
-from decoding.images import FinishedImage, Job
-from eval.bench.benchmark import Bench, Row, refuse_wrong
+from decoding.images import Job
+from eval.bench.bench import Bench, Row
+from eval.bench.benchmark import refuse_wrong
+from eval.bench.measurements import FILE, Measurements
 from eval.bench.speedup import LEAST_VALUES, speedup
-from eval.bench.table import heading, method_words, remarks, speedup_words
+from eval.bench.table import heading, method_words, remarks, same_images, speedup_words, words_of
 from eval.metrics.intervals import Estimate
-from runs.drawing import image_jobs
-from runs.measure import BASELINE, Measurement, joined, measure
+from runs.drawing import check_lengths, image_jobs
+from runs.measure import BASELINE, Measurement, joined
+from runs.plan import Plan
 from runs.prompts import prompt_items
 from runs.recall_fit import fit_numbers
-from runs.session import Session
-from runs.tuned import conditions, flags_beside, recipe_text, tuned_place
-from support.durable import append_lines, claim, make_writable, replace_file
-from support.json_files import mended_lines
+from runs.session import Session, open_session
+from runs.tuned import recipe_text, tuned_place
+from support.durable import claim, make_writable, replace_file
 from support.output import remark
 from support.processes import refuse_several
 from support.progress import Progress, plural
-from support.provenance import revision, with_hashes
 from support.tables import NONE, Table, number
 
 FIT_IMAGES, SHARE_OF_FIT = 4, 0.2  # images that numbers are fitted to; most of the time for them
 MOST_TURNS = 8  # of a stage; the last one has twice as many
 _WARM_ROUNDS = 8  # before a method's first measurement: they allocate memory and capture graphs
-_FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
-
 FITTED = "recall_numbers"  # the flag of what is fitted to a model
-
-Fitted = dict[str, str]  # numbers as the flag takes them
-Prompts = Callable[[int], list[Job]]  # the jobs of each turn
-Measure = Callable[[MethodSettings, list[Job]], Measurement]
-
-
-class Machine(Protocol):
-    """What measures methods, and forgets those that have dropped out."""
-
-    measure: Measure
-
-    def keep(self, methods: Sequence[MethodSettings]) -> None: ...
 
 
 def run_tune(settings: TuneSettings) -> None:
     """Measure, print the table and where the time goes, and write the recipe of the fastest."""
     refuse_several("tune")
-    output = Path(settings.output) if settings.output else tuned_place(settings.run.model_path)
+    output = output_of(settings)
     make_writable("output", output.parent)
     with claim(f"--output {output}", output):
         _tune(settings, output)
 
 
+def output_of(settings: TuneSettings, download: bool = True) -> Path:
+    """Return the recipe's file: --output, or a place named after model and conditions."""
+    return Path(settings.output) if settings.output else tuned_place(settings.run, download)
+
+
+def kept_by(output: Path) -> Path:
+    """Return the file of measurements of a recipe."""
+    return output.with_name(f"{output.stem}.{FILE}")
+
+
 def _tune(settings: TuneSettings, output: Path) -> None:
+    run = settings.run
+    prompts = partial(jobs_of_turn, run)
     tries, minutes = plural(len(settings.tried), "method"), f"{settings.minutes:g} minutes"
     with Progress(f"trying {tries} for at most {minutes}; to {output}") as progress:
-        bench = Bench.open(settings.bench)
-        trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
-        prompts = partial(jobs_of_turn, settings.run)
+        session, kept = open_session(run), Measurements(kept_by(output), run)
+        check_lengths(session.target, prompt_items(run))
         progress.limit = 60 * settings.minutes
         progress.begin()
         progress.say("fitting numbers")
-        _fit(settings, bench.session, trials, prompts)
-        tried, seconds = settings.tried, progress.limit - progress.seconds
-        engines = Engines(bench.session, trials.fitted, progress)
-        left = Contest(trials, prompts, engines, seconds).run(tried)
-        engines.keep(())  # comparing images takes memory, too
-    pairs = {method: pair for method in (BASELINE, *tried) if (pair := trials.pair(method))}
+        tried, numbers = _fitted(settings, session, kept, prompts)
+        bench = Bench(session, kept, progress, partial(_warm, jobs=prompts(0)))
+        contest = Contest(bench, prompts, progress.limit - progress.seconds)
+        left = contest.run(tried)
+        bench.keep(())  # comparing images takes memory
     by_method = {
-        method: bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
-        for method, pair in pairs.items()
+        method: bench.row(method, [pair[0]], [pair[1]])
+        for method in (BASELINE, *tried)
+        if (pair := contest.pair(method))
     }
     rows, final = [*by_method.values()], finalists(by_method, left)
-    today = date.today().isoformat()
-    print(heading(settings.bench, bench.session.hardware(), [today]))
+    print(heading(settings.bench, session.hardware(), sorted(kept.dates)))
     print(Table.of(list(map(cells, rows))).markdown() + remarks(rows), end="")
     best = fastest(final)
-    print(f"\n{verdict(final, best)}")
-    if doubt := shortage(final, best, settings.minutes):
-        print(doubt)
+    print(f"\n{verdict(final, best, settings.minutes)}")
     if untried := len(tried) + 1 - len(rows):
         print(f"Not tried: {plural(untried, 'method')}; --minutes gives more time.")
-    winner = with_fitted([*pairs][rows.index(best)], trials.fitted)
-    for numbers in trials.fitted.values():
+    if numbers:
         print(f"Recall numbers (share, sharpness in a mixture, sharpness alone): {numbers}")
-    tuned = trials.fitted | {
-        "date": today,
-        "revision": revision() or "unknown",
-        "table": list(map(_public, rows)),
-    }
-    text = recipe_text(settings.run.with_method(winner), _files(settings.run, winner), tuned)
-    replace_file(output, text.encode())
-    # Only now: a kill before the recipe is written costs no measurement.
-    trials.path.unlink(missing_ok=True)
-    python = f"in Python, with the same settings: Pipeline.from_pretrained({str(output)!r})"
-    print(f"Use it: --config {shlex.quote(str(output))}{flags_beside(settings.run)}; {python}")
+    winner = run.with_method([*by_method][rows.index(best)])
+    tuned = {"date": date.today().isoformat(), "table": list(map(_public, rows))}
+    replace_file(output, recipe_text(winner, kept.conditions(winner.method), tuned).encode())
+    print(f"Measured: {kept.path}, which the same command takes over; without it, all is new")
+    python = f"in Python Pipeline.from_pretrained({str(output)!r})"
+    print(f"Use it: --config {shlex.quote(str(output))}; {python}")
     refuse_wrong(rows)
 
 
-def _fit(settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts) -> None:
-    """Fit the numbers of `recall` to the model, if a method has them open and the time is enough.
+def _fitted(
+    settings: TuneSettings, session: Session, kept: Measurements, prompts: "Prompts"
+) -> tuple[tuple[MethodSettings, ...], str | None]:
+    """Return the methods with the numbers of `recall` that are fitted to the model, and these.
 
-    The trials keep them.
+    None are fitted if no method has them open, or if the time or the memory is too small.
     """
+    jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
+    given = kept.conditions(MethodSettings("recall")) | {"fitted to": [vars(job) for job in jobs]}
     if not any(map(_is_open, settings.tried)):
-        trials.fitted = {}
-    elif not trials.fitted:
+        return settings.tried, None
+    if (line := kept.find(given)) is None:
         # rounds that can be watched
-        plain = replace(session.settings, batch_size=1, compile="off")
-        jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
-        seconds = SHARE_OF_FIT * 60 * settings.minutes
+        plain = session.with_settings(replace(session.settings, batch_size=1, compile="off"))
         try:
-            numbers = fit_numbers(session.with_settings(plain).open_engine, jobs, seconds)
+            numbers = fit_numbers(plain.open_engine, jobs, SHARE_OF_FIT * 60 * settings.minutes)
         except torch.OutOfMemoryError:
             remark(f"--{FITTED}: fitting it does not fit into memory, so it stays as it is")
-            return
-        if numbers is not None:
-            values = chain(*vars(numbers).values())
-            trials.fitted = {FITTED: "/".join(f"{number:g}" for number in values)}
-            trials.keep(**trials.fitted)
-
-
-def with_fitted(method: MethodSettings, fitted: Fitted) -> MethodSettings:
-    """Return a method with the fitted numbers, if it has not been given any."""
-    return replace(method, **fitted) if _is_open(method) else method
+            numbers = None
+        if numbers is None:
+            return settings.tried, None
+        line = {FITTED: "/".join(f"{number:g}" for number in chain(*vars(numbers).values()))}
+        kept.add((given, line))
+    fitted = {FITTED: line[FITTED]}
+    tried = (replace(one, **fitted) if _is_open(one) else one for one in settings.tried)
+    return tuple(tried), line[FITTED]
 
 
 def _is_open(method: MethodSettings) -> bool:
@@ -155,64 +142,26 @@ def _is_open(method: MethodSettings) -> bool:
     return method.recall_numbers is None and method.method == "recall"
 
 
-@dataclass
-class Trials:
-    """Measurements by method and turn, which a file keeps for the next command."""
+def _warm(engine: Engine, jobs: list[Job]) -> None:
+    """Run an engine's first rounds."""
+    with closing(engine.generate(jobs)) as rounds:
+        list(islice(rounds, _WARM_ROUNDS))
 
-    path: Path
-    key: str  # of all that they depend on, besides method and turn
-    measured: dict[tuple[MethodSettings, int], Measurement] = field(default_factory=dict)
-    earlier: dict[tuple[str, int], Measurement] = field(default_factory=dict)  # by method's key
-    fitted: Fitted = field(default_factory=dict)
-    replayed: float = 0.0  # seconds of the earlier measurements that were taken over
 
-    def __post_init__(self) -> None:
-        for line in mended_lines(self.path):
-            if line["id"] != self.key:
-                continue
-            if "method" not in line:
-                self.fitted |= {FITTED: line[FITTED]} if FITTED in line else {}
-            else:
-                self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
-
-    def keep(self, **values: object) -> None:
-        append_lines(self.path, [{"id": self.key} | values])
-
-    def add(self, method: MethodSettings, turn: int, jobs: list[Job], make: Measure) -> None:
-        """Take over an earlier command's measurement, or make a new one and keep it."""
-        name = self.name(method)
-        one = self.earlier.get((name, turn))
-        # the prompts may have been edited since
-        if one is not None and [image.job for image in one.images] == jobs:
-            self.replayed += sum(image.seconds for image in one.images)
-        else:
-            one = make(method, jobs)
-            self.keep(method=name, turn=turn, **_line(one))
-        self.measured[method, turn] = one
-
-    def name(self, method: MethodSettings) -> str:
-        """Return a method's name in the file."""
-        # with the fitted numbers, since another command may have had no time to fit them
-        return json.dumps(settings_dict(with_fitted(method, self.fitted)), sort_keys=True)
-
-    def pair(self, method: MethodSettings) -> tuple[Measurement, Measurement] | None:
-        """Return a method's measurements and those of plain decoding, on the same images."""
-        turns = [t for m, t in self.measured if m == method and (BASELINE, t) in self.measured]
-        if not turns:
-            return None
-        return tuple(joined([self.measured[m, t] for t in turns]) for m in (method, BASELINE))
+Prompts = Callable[[int], list[Job]]  # the jobs of each turn
+Pair = tuple[Measurement, Measurement]  # of a method and of plain decoding, on the same images
 
 
 @dataclass
 class Contest:
     """Methods measured in turns with plain decoding, until one is left or the time is over."""
 
-    trials: Trials
+    bench: Bench
     prompts: Prompts
-    machine: Machine
     seconds: float  # for all of it; what earlier commands spent counts
     clock: Callable[[], float] = time.monotonic
-    turn: int = 0
+    turns: int = 0
+    pairs: dict[MethodSettings, list[Pair]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self, methods: Sequence[MethodSettings]) -> list[MethodSettings]:
         """Measure; returns the methods that are left, the fastest first."""
@@ -237,65 +186,33 @@ class Contest:
 
         So a command that continues takes the same turns.
         """
-        return self.clock() + self.trials.replayed
+        return self.clock() + self.bench.replayed
 
     def _take_turn(self, alive: list[MethodSettings], end: float) -> list[MethodSettings]:
-        """Measure all on the next images, in alternating order.
+        """Measure all on the next images.
 
         Returns the methods that fit into memory and may still be the fastest, by 95 % intervals.
         """
-        self.machine.keep([BASELINE, *alive])
-        turn, jobs = self.turn, self.prompts(self.turn)
-        order = [BASELINE, *(alive if turn % 2 == 0 else reversed(alive))]
-        fit = list(alive)
-        for method in order:
-            # `ar` is measured even if the time is over: the table and the fallback need it.
-            if self._now() >= end and self.trials.measured:
-                break
-            try:
-                self.trials.add(method, turn, jobs, self.machine.measure)
-            except torch.OutOfMemoryError:
-                if method == BASELINE:
-                    raise
-                name = method_words(settings_dict(method))
-                remark(f"{name}: does not fit into memory, so not tried")
-                fit.remove(method)
-                self.machine.keep([BASELINE, *fit])
-        self.turn += 1
-        speedups = {method: self._speedup(method) for method in fit if self.trials.pair(method)}
+        methods = [BASELINE, *alive]
+        self.bench.keep(methods)
+        turn = self.bench.turn(methods, self.prompts(self.turns), lambda: self._now() >= end)
+        self.turns += 1
+        for method in turn if BASELINE in turn else ():
+            self.pairs[method].append((turn[method], turn[BASELINE]))
+        speedups = {method: self._speedup(method) for method in alive if self.pairs[method]}
         bar = max([1.0, *(one.low or 1.0 for one in speedups.values())])
-        return [m for m, one in speedups.items() if one.high is None or one.high >= bar]
+        fit = alive if self._now() >= end else turn  # if the time is over, some were not measured
+        return [m for m, e in speedups.items() if m in fit and (e.high is None or e.high >= bar)]
+
+    def pair(self, method: MethodSettings) -> Pair | None:
+        """Return a method's measurements and those of plain decoding, on the same images."""
+        if not (pairs := self.pairs.get(method)):
+            return None
+        return tuple(joined(column) for column in zip(*pairs, strict=True))
 
     def _speedup(self, method: MethodSettings) -> Estimate:
-        measured, plain = self.trials.pair(method)
+        measured, plain = self.pair(method)
         return speedup([measured], [plain])
-
-
-@dataclass
-class Engines:
-    """Decode jobs once, by engines that are opened and warmed up when first used.
-
-    They have the fitted numbers, which a table of methods does not show.
-    """
-
-    session: Session
-    fitted: Fitted
-    progress: Progress
-    opened: dict[MethodSettings, Engine] = field(default_factory=dict)
-
-    def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
-        self.progress.say(f"now {method_words(settings_dict(method))}")
-        if method not in self.opened:
-            self.opened[method] = self.session.open_engine(with_fitted(method, self.fitted))
-            with closing(self.opened[method].generate(jobs)) as rounds:
-                list(islice(rounds, _WARM_ROUNDS))
-        measured = measure(self.opened[method], jobs)
-        self.progress.update(len(jobs))
-        return measured
-
-    def keep(self, methods: Sequence[MethodSettings]) -> None:
-        """Close the engines of all other methods, since each has a cache of its own."""
-        self.opened = {method: e for method, e in self.opened.items() if method in methods}
 
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
@@ -331,9 +248,23 @@ def fastest(rows: Sequence[Row]) -> Row:
     return max(faster, key=lambda row: row["speedup"], default=rows[0])
 
 
-def verdict(rows: Sequence[Row], best: Row) -> str:
-    """Say in a line which method is the fastest, and by how much."""
+def verdict(rows: Sequence[Row], best: Row, minutes: float) -> str:
+    """Say in a line which method is the fastest and by how much, or that it is inconclusive."""
     plain, *others = rows
+    contenders = others if best is plain else [best]
+    images = max(contenders, key=lambda row: row["speedup"], default={"images": 0})["images"]
+    choice = _choice(plain, others, best)
+    if images >= LEAST_VALUES:
+        return choice
+    return (
+        f"Inconclusive: in {minutes:g} minutes a method and ar were compared on "
+        f"{plural(images, 'image')}, and it takes {LEAST_VALUES}. Run it again with more "
+        f"--minutes. Until then: {choice}"
+    )
+
+
+def _choice(plain: Row, others: Sequence[Row], best: Row) -> str:
+    """Say which method is chosen, and why."""
     if best is not plain:
         return f"Fastest: {method_words(best)}, {speedup_words(best)} times plain decoding."
     if not others:
@@ -344,20 +275,6 @@ def verdict(rows: Sequence[Row], best: Row) -> str:
         "Plain decoding (ar) is chosen: no draft method is faster beyond doubt. The best, "
         f"{method_words(second)}, reaches {speedup_words(second)} times its speed: a round decides "
         f"{second['tau']:.2f} tokens and takes {cost:.2f} times as long."
-    )
-
-
-def shortage(rows: Sequence[Row], best: Row, minutes: float) -> str:
-    """Say what was measured if it is too little to choose by; "" if it is enough."""
-    plain, *others = rows
-    contenders = others if best is plain else [best]
-    compared = max(contenders, key=lambda row: row["speedup"], default={"images": 0})
-    images = compared["images"]
-    if images >= LEAST_VALUES:
-        return ""
-    return (
-        f"Too little to choose by: in {minutes:g} minutes a method and ar were compared on "
-        f"{plural(images, 'image')}, and it takes {LEAST_VALUES}. Run it again with more --minutes."
     )
 
 
@@ -374,7 +291,7 @@ def cells(row: Row) -> dict[str, str]:
         "tau": f"{row['tau']:.2f}",
         "seconds per image": number(row["seconds_per_image"]),
         "speed-up (95 %)": speedup_words(row),
-        "same images": f"{row['identical']}/{row['images']}",
+        "same images": same_images(row),
         **{f"{name}, ms": number(ms) if ms else NONE for name, ms in times.items()},
     }
 
@@ -386,44 +303,16 @@ def _public(row: Row) -> dict[str, Any]:
     return {"method": method_words(row), **figures} | {n: row[n] for n in ("identical", "images")}
 
 
-def _files(run: RunSettings, method: MethodSettings) -> dict[str, str]:
-    """Return the model's files by flag, without those that stand at their default places."""
-    usual = RunSettings(prompt=run.prompt, model=run.model, sampling=run.sampling, method=method)
-    named = {name: getattr(run.with_method(method), name) for name in _FILES}
-    return {
-        name: str(Path(path).absolute()) if Path(path).exists() else path
-        for name, path in named.items()
-        if path and path != getattr(usual, name)
-    }
-
-
-def _key(settings: TuneSettings) -> str:
-    """Return a hash of all that a measurement depends on, besides its method."""
-    run = settings.run.with_method(BASELINE)
-    # Apart, since the conditions of plain decoding name no drafter.
-    drafter = conditions(settings.run).get("drafter")
-    jobs = list(map(asdict, jobs_of_turn(run, 0)))
-    text = json.dumps([with_hashes(run.identity()), conditions(run), drafter, jobs], sort_keys=True)
-    return sha256(text.encode()).hexdigest()[:16]
-
-
-def _line(one: Measurement) -> Row:
-    """Return a measurement as a line of the file; `_measurement` reads it."""
-    images = [
-        vars(image) | {"job": asdict(image.job), "codes": image.codes.tolist()}
-        for image in one.images
-    ]
-    return vars(one) | {"images": images}
-
-
-def _measurement(path: Path, line: Row) -> Measurement:
-    """Return the measurement on a line; a SettingsError if the line is damaged."""
-    try:
-        images = []
-        for image in line["images"]:
-            tensors = {"job": Job(**image["job"]), "codes": torch.tensor(image["codes"])}
-            images.append(FinishedImage(**(image | tensors)))
-        return Measurement(images, line["seconds"], line["calls"], tuple(line["cpu_seconds"]))
-    except (KeyError, TypeError) as error:
-        got, advice = f"a damaged line ({error!r})", "Delete the file to start again."
-        raise mismatch(str(path), got, "lines that `tune` wrote", advice) from error
+def plan_tune(settings: TuneSettings) -> Plan:
+    """Return what `tune` would do."""
+    output, prompts = (
+        output_of(settings, download=False),
+        plural(len(prompt_items(settings.run)), "prompt"),
+    )
+    what = f"trying {'; '.join(map(words_of, settings.tried))} next to ar for at most "
+    what += f"{settings.minutes:g} minutes on images of {prompts}; to {output}"
+    path = kept_by(output)
+    found = Measurements(path if path.is_file() else None, settings.run).lines
+    notes = [f"{plural(len(found), 'line')} in {path}" if found else f"{path} would be new"]
+    place = {"output": output.parent}
+    return Plan(what, place, run=settings.run, methods=settings.tried, notes=notes)

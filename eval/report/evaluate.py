@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import Estimate, paired_difference
 from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
+from eval.metrics.weights import find_weights
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
 from eval.report.run import (
     Run,
@@ -23,6 +24,7 @@ from eval.report.run import (
 )
 from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
+from runs.plan import Plan
 from runs.samples import sample_reference
 from support.devices import pick_device
 from support.durable import encode_json, make_writable, replace_file
@@ -44,7 +46,7 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     read or written.
     """
     refuse_several("evaluate")
-    folder = Path(settings.report_dir or runs[0].folder / "evaluation")
+    folder = report_of(settings, runs)
     make_writable("report_dir", folder)
     make_writable("cache_dir", Path(settings.cache_dir))
     if settings.ref_dir is not None:
@@ -223,3 +225,38 @@ def _finite(score: Score) -> Score:
         return score
     interval = f"an interval from {score.low} to {score.high}"
     raise Unavailable(f"{score.metric} is {score.value}, with {interval}")
+
+
+def plan_evaluation(settings: EvaluateSettings, runs: Sequence[Run]) -> Plan:
+    """Return what `evaluate` would do."""
+    check_pictures(settings, runs)
+    if settings.ref_dir is not None:
+        reference_files(settings.ref_dir)
+    models = {run.settings["model"] for run in runs}
+    names = settings.chosen_metrics("tiny" if models == {"tiny"} else "other")
+    lacking = {name: _lacks(name, settings, models) for name in names}
+    notes = [f"{name} would be skipped: {text}" for name, text in lacking.items() if text]
+    folder = report_of(settings, runs)
+    there = [name for name, text in lacking.items() if not text]
+    what = f"comparing the speed of {', '.join(run.name for run in runs)}, and computing "
+    what += f"{', '.join(there) or 'no metric'} of their images; into {folder}"
+    folders = {"report_dir": folder, "cache_dir": Path(settings.cache_dir)}
+    return Plan(what, folders, 0, sum(len(run.images) for run in runs), notes=notes)
+
+
+def _lacks(name: str, settings: EvaluateSettings, models: Set[str]) -> str | None:
+    """Return what a metric cannot be computed without; None if it can be."""
+    entry = METRICS[name]
+    if entry.needs_reference and settings.ref_dir is None and models != {"tiny"}:
+        return "it needs real images; --ref_dir names them"
+    try:
+        if entry.flag is not None:
+            find_weights(entry.flag, getattr(settings, entry.flag))
+    except Unavailable as error:
+        return str(error)
+    return None
+
+
+def report_of(settings: EvaluateSettings, runs: Sequence[Run]) -> Path:
+    """Return the folder of the report."""
+    return Path(settings.report_dir or runs[0].folder / "evaluation")

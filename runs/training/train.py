@@ -31,6 +31,7 @@ from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from runs.made_of import made_of
 from runs.methods import sampling_distribution
+from runs.plan import Plan
 from runs.session import open_target
 from runs.training.evaluation import Evaluation, trained_settings
 from support.devices import pick_device
@@ -40,6 +41,8 @@ from support.processes import Processes, launched
 from support.progress import Progress, plural
 from support.provenance import checkpoint_id
 from support.training_state import damaged_state, load_state, save_state
+
+CHECKPOINT = "checkpoint/state.pt"  # in the folder of a training
 
 
 @refusing()
@@ -130,7 +133,7 @@ class Training:
         processes.agree(
             "tokens", settings.tokens, self.fingerprint, "the same tokens in all processes"
         )
-        self.files = made_of(self._identity()) | {"tokens": self.fingerprint}
+        self.files = made_of(identity(settings)) | {"tokens": self.fingerprint}
         if self.embedding is not target.embedding():
             table = self.embedding.cpu().numpy()
             self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
@@ -141,7 +144,7 @@ class Training:
             source |= named | made_of(named)
             folder, used = Path(settings.cache_features), sorted(images + held)
             rows = cached(rows, used, folder, source, processes, progress)
-        self.checkpoint = settings.folder / "checkpoint" / "state.pt"
+        self.checkpoint = settings.folder / CHECKPOINT
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens
         own_rounds = settings.drafter == "block"
@@ -197,15 +200,10 @@ class Training:
                 seconds_left=round(seconds * (self.settings.steps - trainer.step)),
             )
 
-    def _identity(self) -> dict[str, object]:
-        """Return the flags that a checkpoint must have been made with."""
-        flags = trained_settings(self.settings)
-        return {name: value for name, value in flags.items() if name not in FREE_FLAGS}
-
     def _save(self) -> None:
         if self.processes.rank == 0:
             # With `recent`, the first line of the log after a resume is a mean over all its steps.
-            made = {"settings": self._identity(), "files": self.files}
+            made = {"settings": identity(self.settings), "files": self.files}
             save_state(self.checkpoint, self.trainer.state() | made | {"recent": self.recent})
         self.processes.wait()
 
@@ -236,7 +234,7 @@ class Training:
             raise damaged_state(self.checkpoint, "no settings in it")
         if made.get("start_from") == self.settings.start_from:  # its files may have changed since
             files = files | {"start_from": self.files.get("start_from")}
-        there, now = f"the checkpoint in {self.settings.output_dir}", self._identity()
+        there, now = f"the checkpoint in {self.settings.output_dir}", identity(self.settings)
         for name in {**now, **files, **self.files}:
             if name in (files.keys() | self.files.keys()):
                 what = "images" if name == "tokens" else "files"
@@ -273,3 +271,36 @@ class Training:
             self.log.write(step=self.trainer.step, **shown)
         self.processes.wait()
         self.progress.say("")
+
+
+def identity(settings: TrainSettings) -> dict[str, object]:
+    """Return the flags that a checkpoint must have been made with."""
+    flags = trained_settings(settings)
+    return {name: value for name, value in flags.items() if name not in FREE_FLAGS}
+
+
+def plan_training(settings: TrainSettings) -> Plan:
+    """Return what `train_drafter` would do; a SettingsError for a checkpoint of other flags.
+
+    Whether the files are those of the checkpoint is seen once the target is loaded.
+    """
+    tokens = read_tokens(settings)
+    with refusing("--train_images: " if settings.train_images else "--holdout: "):
+        images, _ = tokens.split(settings.holdout, settings.train_images)
+    path = settings.folder / CHECKPOINT
+    state = load_state(path) or {"step": 0}
+    made = state.get("settings", {})
+    for name, value in identity(settings).items():
+        if name in made and made[name] != value and name not in made_of(made):
+            refuse(name, value, f"{made[name]!r}, as the checkpoint in {settings.output_dir} has")
+    what = f"training a drafter on {plural(len(images), 'image')} of {settings.tokens} "
+    what += f"into {settings.folder}"
+    folders = {"output_dir": settings.folder}
+    if settings.cache_features is not None:
+        folders["cache_features"] = Path(settings.cache_features)
+    notes = [note.removeprefix("note: ") for note in _sampled_otherwise(settings)]
+    notes += ["memory: without the drafter's, its optimizer's and the activations'"]
+    run = settings.plain
+    return Plan(
+        what, folders, state["step"], settings.steps, "step", run, [run.method], notes=notes
+    )

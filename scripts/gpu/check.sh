@@ -35,7 +35,7 @@ if [ "$device" = cpu ]; then
 fi
 methods=ar,jacobi,recall,eagle2:proposal=topk,adt,configs/paper/adt.yaml,configs/paper/lantern.yaml,configs/fast/n58.yaml,configs/fast/block58.yaml
 tokens=() checkpoint=() rounds=() batches="1 8" images=8
-predicted=(--measured "$OUT/rounds.jsonl")
+predicted=(--measured "$OUT/measurements.jsonl")
 if [ "$small" ]; then
   methods=ar,jacobi paper=configs/paper/eagle2.yaml,configs/paper/adt.yaml
   tokens=(--images 1 --methods "$methods,$paper,eagle2:proposal=topk:verifier=rejection")
@@ -51,24 +51,17 @@ run() { # run NAME COMMAND...: its table goes to OUT/NAME.md; the check goes on 
 }
 
 run tokens "$PY" -m scripts.gpu.tokens --device "$device" --model_path "$MODEL" \
-  --output "$OUT/tokens.jsonl" "${tokens[@]}"
+  --output "$OUT/measurements.jsonl" "${tokens[@]}"
 if [ ! -e "$random/config.json" ]; then # the last file that is written
   "$PY" -m scripts.tools.random_checkpoint --output "$random" "${checkpoint[@]}" >&2
 fi
 run rounds "$PY" -m scripts.gpu.rounds --device "$device" --model_path "$random" \
-  --output "$OUT/rounds.jsonl" "${rounds[@]}"
+  --output "$OUT/measurements.jsonl" "${rounds[@]}"
 run predicted "$PY" -m scripts.gpu.predict "${predicted[@]}"
-compare() { # compare FOLDER WORDS...: benchmark; if its images are right, `passed` has the words
-  local folder=$1; shift
-  rm -f "$folder/passed"
-  "$PY" main.py benchmark "$@" --output_dir "$folder" && echo "$*" >"$folder/passed"
-}
 for batch in $batches; do
-  folder=$OUT/methods_batch$batch
-  words=(--model tiny --model_path "$MODEL" --device "$device" --compile auto --batch_size "$batch"
-    --seed 9 --prompt configs/prompts/tiny_test.txt --num_images "$images" --methods "$methods")
-  [ "${words[*]}" = "$(cat "$folder/passed" 2>/dev/null)" ] ||
-    run "methods_batch$batch" compare "$folder" "${words[@]}"
+  run "methods_batch$batch" "$PY" main.py benchmark --model tiny --model_path "$MODEL" --device "$device" \
+    --compile auto --batch_size "$batch" --seed 9 --prompt configs/prompts/tiny_test.txt \
+    --num_images "$images" --methods "$methods" --output_dir "$OUT/methods_batch$batch"
 done
 { echo "$skipped"; cat "$OUT"/{tokens,rounds,predicted,methods_batch*}.md; } >"$OUT/check.md"
 tar -C "$OUT" --exclude random_anole -czf "$OUT.tar.gz" .

@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from configs.command_line import listed_method
-from configs.fields import SettingsError, build, refuse, settings_dict
+from configs.fields import SettingsError, build, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
-from eval.bench.table import method_words
+from eval.bench.table import method_words, words_of
 from eval.report.run import read_run
 from runs.run_folder import tau as tau_of
 from runs.session import Session, open_session
@@ -153,7 +153,7 @@ def predict(  # noqa: PLR0913 (flags)
         tau: a benchmark.json or a folder of generate_images: its methods are predicted, with their
             accepted lengths and mean depths, although those are of another model.
         images: decoded at once.
-        measured: rounds.jsonl of scripts.gpu.rounds, whose figures are shown, too.
+        measured: measurements.jsonl of scripts.gpu.rounds, whose figures are shown as well.
     """
     gpus = _gpus(gpu)
     table = _listed(methods) if tau is None else _tabled(Path(tau))
@@ -211,8 +211,7 @@ def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
     for entry in entries:
         method = build(MethodSettings, {k: v for k, v in entry.items() if v is not None})
         if method.method != "ar":
-            words = method_words(settings_dict(method))
-            table.append((words, held(method, entry.get("mean_depth", 5)), entry["tau"]))
+            table.append((words_of(method), held(method, entry.get("mean_depth", 5)), entry["tau"]))
     return table
 
 
@@ -262,17 +261,22 @@ def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dic
         "ms": f"{row.round_ms(gpu, True):.1f}",
         "speed-up": compiled_speed,
     }
-    if row.name in measured:
-        cells["measured ms"] = f"{measured[row.name]:.1f}"
+    if (milliseconds := measured.get(words_of(row.method))) is not None:
+        cells["measured ms"] = f"{milliseconds:.1f}"
     return cells
 
 
 def _measured(path: str | None, images: int) -> dict[str, float]:
     """Return the milliseconds of replayed rounds that scripts.gpu.rounds measured, by method."""
-    ending = f", batch {images}, --compile auto"
-    rows = read_lines(Path(path)) if path else []
-    rows = [row for row in rows if row["id"].endswith(ending) and "ms_per_round" in row]
-    return {row["id"].removesuffix(ending): row["ms_per_round"] for row in rows}
+    times = {}
+    for line in read_lines(Path(path)) if path else ():
+        given, figures = line["conditions"], line.get("figures", {})
+        if (given["batch_size"], given["compile"]) == (
+            images,
+            "auto",
+        ) and "ms_per_round" in figures:
+            times[method_words(given)] = figures["ms_per_round"]
+    return times
 
 
 def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:

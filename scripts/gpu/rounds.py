@@ -1,6 +1,6 @@
 """Time the engine's own rounds on a target of Anole's size with random weights.
 
-`python -m scripts.gpu.rounds --model_path work/random_anole --output work/rounds.jsonl`
+`python -m scripts.gpu.rounds --model_path work/random_anole --output work/measurements.jsonl`
 
 The same rounds run twice and only the second time counts: by then every CUDA graph that they replay
 has been captured. All methods are timed before any is profiled, because after the first profile of
@@ -29,7 +29,8 @@ from configs.sampling import SamplingSettings
 from configs.targets import ROOT
 from decoding.engine import StepStats
 from decoding.images import Job
-from scripts.gpu.record import Figures, Record
+from eval.bench.measurements import Measurements
+from scripts.gpu.cells import Cells, Figures
 from scripts.gpu.tokens import open_once, short, ways_of
 from support.border import ran_out_of_memory
 from support.devices import pick_device
@@ -63,7 +64,7 @@ def time_rounds(
     """Measure and print a table: milliseconds per round, and where they go.
 
     Args:
-        output: file of the figures, which the same command continues.
+        output: file of measurements, which the same command continues.
         model_path: a folder of scripts.tools.random_checkpoint.
         device: auto, cpu, cuda or cuda:N.
         batches: images at once, by commas; with other values of --compile only the first.
@@ -71,9 +72,8 @@ def time_rounds(
         methods: as in `benchmark --methods`.
     """
     where = pick_device(device)
-    record = Record(
-        Path(output), where, rounds=rounds, model_path=model_path, cached="half an image"
-    )
+    table, path = Cells(), Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
     settings = EngineSettings(
         model="anole", model_path=model_path, dtype="bf16", device=str(where),
         sampling=SamplingSettings(top_k=2000), method=MethodSettings("eagle2"),
@@ -86,23 +86,32 @@ def time_rounds(
         prompt = ("a red fox in the snow, " * 100)[: session.target.grid.tokens // 2]
         return partial(engine.generate, [Job(str(n), prompt, n) for n in range(images)])
 
+    def keeping(
+        mode: str, images: int, entry: str, what: str, figures: Callable[[], Figures]
+    ) -> Figures:
+        """Return the figures of the file of measurements; make and keep them if they lack."""
+        kept = Measurements(path, replace(settings, compile=mode, batch_size=images))
+        given = kept.conditions(held(listed_method(entry, {}))) | {what: f"{rounds} rounds"}
+        if (line := kept.find(given)) is None:
+            kept.add((given, line := {"figures": figures()}))
+        return line["figures"]
+
     sizes = [int(size) for size in batches.split(",")]
     cells = {
         f"{short(entry)}, batch {images}, --compile {mode}": (
-            images, partial(opened, mode, images, entry)
+            images, partial(keeping, mode, images, entry), partial(opened, mode, images, entry)
         )
         for (mode, entry), images in product(ways_of(where, methods), sizes)
         if mode == "auto" or images == sizes[0]
     }  # fmt: skip
-    for name, (images, cell) in cells.items():
-        figures = partial(measure_rounds, cell, rounds, where)
-        record.measure(name, partial(if_it_fits, figures) if images > min(sizes) else figures)
+    for name, (images, kept, cell) in cells.items():
+        figures = partial(kept, "timed", partial(measure_rounds, cell, rounds, where))
+        table.add(name, partial(if_it_fits, figures) if images > min(sizes) else figures)
     # Backwards, since the model of the last --compile is still loaded and compiled.
-    for name, (_, cell) in reversed(cells.items()):
-        row = record.rows[name]
-        if where.type == "cuda" and "ms_per_round" in row and "launches" not in row:
-            record.add(name, partial(profile_rounds, cell, rounds, row["ms_per_round"]), row)
-    record.finish("Rounds of a 7B target with random weights", COLUMNS)
+    for name, (_, kept, cell) in reversed(cells.items()):
+        if where.type == "cuda" and (ms := table.rows[name].get("ms_per_round")) is not None:
+            table.add(name, partial(kept, "profiled", partial(profile_rounds, cell, rounds, ms)))
+    table.finish("Rounds of a 7B target with random weights", COLUMNS)
 
 
 def if_it_fits(figures: Callable[[], Figures]) -> Figures:

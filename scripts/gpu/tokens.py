@@ -1,6 +1,6 @@
 """Compare the tokens that every method makes on a device with those of the CPU.
 
-`python -m scripts.gpu.tokens --output outputs/gpu_check/tokens.jsonl`
+`python -m scripts.gpu.tokens --output outputs/gpu_check/measurements.jsonl`
 
 In fp64 they are equal, in fp32 and bf16 up to near-ties.
 """
@@ -19,13 +19,14 @@ from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
+from eval.bench.measurements import Measurements
 from runs.drawing import image_jobs
 from runs.exactness import NEAR_TIE, compare
 from runs.measure import BASELINE, Measurement, measure
 from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
-from scripts.gpu.record import Figures, Record
+from scripts.gpu.cells import Cells, Figures
 from support.devices import pick_device
 from support.script import run_script
 
@@ -70,24 +71,24 @@ def compare_tokens(
     """Decode on the CPU and on the device; print the counts, and exit with 1 for wrong images.
 
     Args:
-        output: file of the figures, which the same command continues.
+        output: file of measurements, which the same command continues.
         device: auto, cpu, cuda or cuda:N.
         model_path: a checkpoint of the tiny model's layout.
         images: how many are compared, by each method.
         methods: as in `benchmark --methods`.
     """
     where = pick_device(device)
-    record = Record(Path(output), where, images=images, model_path=model_path)
-    cells = product(("fp64", "fp32", "bf16"), ways_of(where, methods))
-    for dtype, (mode, entry) in cells:
+    table, path = Cells(), Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for dtype, (mode, entry) in product(("fp64", "fp32", "bf16"), ways_of(where, methods)):
         run = RunSettings(
             prompt=str(ROOT / "configs/prompts/tiny_test.txt"), num_images=images, seed=SEED,
             model_path=model_path, dtype=dtype, device=str(where), compile=mode,
             method=MethodSettings("eagle2"),  # it loads the drafter
         )  # fmt: skip
         name = f"{dtype}, --compile {mode}, {short(entry)}"
-        record.measure(name, partial(compared, run, entry))
-    record.finish("Tokens against the CPU's", COLUMNS)
+        table.add(name, partial(compared, run, entry, path))
+    table.finish("Tokens against the CPU's", COLUMNS)
 
 
 def ways_of(device: torch.device, methods: str) -> list[tuple[str, str]]:
@@ -109,17 +110,18 @@ def short(entry: str) -> str:
     return entry.removeprefix(f"{ROOT}/")
 
 
-def compared(run: RunSettings, entry: str) -> Figures:
+def compared(run: RunSettings, entry: str, path: Path) -> Figures:
     """Return how many images of a method are the CPU's, which draws in fp32 those of bf16.
 
     `same_tokens` is the least share of an image's tokens before the first difference. The CPU's
     images are plain decoding's where the method must generate the same ones, and the CPU judges
     that difference; otherwise they are the method's own, and only differences in fp64 are wrong.
     """
-    method, session = listed_method(entry, {}), open_once(run)
+    method = listed_method(entry, {})
     repeats = method.same_tokens(run.sampling.temperature)
     exact = replace(run, device="cpu", compile="off", dtype=EXACT.get(run.dtype, run.dtype))
-    expected, measured = on_cpu(exact, BASELINE if repeats else method), decode(session, method)
+    expected = decode(exact, BASELINE if repeats else method, path, open_on_cpu)
+    measured = decode(run, method, path, open_once)
     pairs = list(zip(expected.images, measured.images, strict=True))
     counts = {
         "images": len(pairs),
@@ -151,16 +153,16 @@ def opener() -> Callable[[EngineSettings], Session]:
 open_once, open_on_cpu = opener(), opener()
 
 
-@lru_cache
-def on_cpu(run: RunSettings, method: MethodSettings) -> Measurement:
-    """Return the CPU's images."""
-    return decode(open_on_cpu(run), method)
-
-
-def decode(session: Session, method: MethodSettings) -> Measurement:
-    """Generate the session's images by a method, and measure it."""
-    jobs = image_jobs(prompt_items(session.settings), SEED)
-    return measure(session.open_engine(method), jobs)
+def decode(
+    run: RunSettings, method: MethodSettings, path: Path, opened: Callable[[RunSettings], Session]
+) -> Measurement:
+    """Return a method's images, of the file of measurements if they are there."""
+    kept, jobs = Measurements(path, run), image_jobs(prompt_items(run), SEED)
+    if (found := kept.find_turn([method], jobs)) is not None:
+        return found[method]
+    measured = measure(opened(run).open_engine(method), jobs)
+    kept.add_turn({method: measured}, [method], jobs)
+    return measured
 
 
 def _agreed(one: Tensor, other: Tensor) -> float:

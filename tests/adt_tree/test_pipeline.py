@@ -23,6 +23,7 @@ from adt_tree import Pipeline, SettingsError
 from adt_tree.sources import python_names
 from decoding.device import _constant
 from support.json_files import read_lines
+from support.provenance import CONTENT, checkpoint_id
 
 PROMPTS = ["a cat", "two cats", "a cat"]
 OPTIONS = {"torch_dtype": torch.float64, "device": "cpu", "progress_bar": False}
@@ -391,9 +392,15 @@ def test_a_model_without_a_drafter_is_decoded_without_one(
         Pipeline.from_pretrained(bare, nodes=4)
 
 
-def test_what_was_tuned_goes_with_a_drafter_from_elsewhere(folder, tmp_path):
+def test_what_was_tuned_goes_with_a_drafter_from_elsewhere(folder, tmp_path, monkeypatch):
     drafter = (folder / "drafter").rename(tmp_path / "mine")
-    (tmp_path / "model.tuned.yaml").write_text("method: eagle2\nnodes: 9\n")
+    monkeypatch.chdir(tmp_path)
+    (place := Path("outputs/tuned")).mkdir(parents=True)
+    tuned = (
+        f"tuned: {{method: eagle2, conditions: {{model_path: {CONTENT}{checkpoint_id(folder)}}}}}"
+    )
+    (place / "ours.yaml").write_text(f"method: eagle2\nnodes: 9\n{tuned}\n")
+    (place / "other.yaml").write_text("method: jacobi\n")
     own = Pipeline.from_pretrained(folder, method="tuned", drafter_path=drafter, **OPTIONS)
     assert (own.method, own.settings.method.nodes) == ("eagle2", 9)
 

@@ -314,7 +314,7 @@ def test_a_listed_recipe_may_be_tuned_and_name_files_of_its_model(bench, tmp_pat
     listed = ",".join(map(str, [*paths, tmp_path / "tiny.yaml"]))
     bench("--model=tiny", f"--methods=ar,{listed},eagle2", "--batch_size=2")
     said = capsys.readouterr().err
-    found = re.findall("--method (.*): tuned .*batch_size (.*) there, 2 here", said)
+    found = re.findall("--method (.*): tuned .*batch_size: (.*) there, 2 now", said)
     assert found == [("jacobi", "1"), ("jacobi", "8")]
 
 

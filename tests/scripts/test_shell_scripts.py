@@ -6,7 +6,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from browser import only_in_all
-from ran import copied_checkout, ran, without_progress
+from ran import ran, without_progress
 
 from configs.command_line import listed_method, read_words
 from configs.schema import ROOT
@@ -81,34 +81,13 @@ def check(
     return ran(words, PY=str(python), OUT=str(folder / "out"), **variables)
 
 
-def test_wrong_images_in_one_cell_fail_the_check_and_only_it_runs_again(tmp_path) -> None:
+def test_wrong_images_in_one_cell_fail_the_check_and_are_named(tmp_path) -> None:
     failed = check(tmp_path, fails="fp32*--cfg?3*--top_k*--batch_size?3")
     commands = (tmp_path / "commands").read_text().splitlines()
     assert len(set(commands)) == CELLS
     assert failed.returncode == 1 and failed.stderr.count("outputs") == 0
     assert "dtype_fp32_cfg_3_top_k_200_top_p_0.9_batch_size_3" in failed.stderr
     assert check(tmp_path).returncode == 0
-    assert len((tmp_path / "commands").read_text().splitlines()) == CELLS + 1
-
-
-def test_what_passed_counts_for_the_same_command_only(tmp_path) -> None:
-    for given in ({"METHODS": "ar", "PROMPTS": "1"}, {}, {"MODEL": "other"}, {"SEEDS": "3"}):
-        (tmp_path / "commands").write_text("")
-        assert [check(tmp_path, **given).returncode for _ in range(2)] == [0, 0]
-        assert len((tmp_path / "commands").read_text().splitlines()) == CELLS, given
-
-
-def test_other_weights_and_other_code_are_checked_again(tmp_path) -> None:
-    copy, drafter = copied_checkout(tmp_path / "copy"), tmp_path / "model" / "drafter"
-    drafter.mkdir(parents=True)
-    weights, code = drafter / "weights", copy / "models/cpu/kernels/network.h"
-    for file, text, count in (
-        (weights, "one", CELLS), (weights, "one", 0), (weights, "two", CELLS), (code, "", CELLS)
-    ):  # fmt: skip
-        file.write_text(text)
-        (tmp_path / "commands").write_text("")
-        assert check(tmp_path, root=copy, MODEL=str(drafter.parent)).returncode == 0
-        assert len((tmp_path / "commands").read_text().splitlines()) == count
 
 
 def test_its_methods_are_lossless_ones_and_thin_takes_two_prompts(tmp_path) -> None:

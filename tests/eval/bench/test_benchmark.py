@@ -3,6 +3,7 @@ measured once, whatever interrupts, and table and pictures show it.
 """
 
 import json
+import shutil
 from contextlib import redirect_stdout
 from functools import partial
 from io import StringIO
@@ -16,13 +17,16 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import main
+from configs.methods import MethodSettings
 from decoding.engine import Engine
-from eval.bench.benchmark import Bench
-from eval.bench.sweep import _points
+from eval.bench.bench import Bench, inconclusive
+from eval.bench.picture import _points
 from runs.measure import warm_up
+from runs.session import Session
 from support.durable import claim
 from support.json_files import read_lines
-from support.provenance import cpu_name
+from support.output import remark
+from support.provenance import CONTENT
 
 METHODS = "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt"
 
@@ -125,89 +129,142 @@ def sweep(checkpoint, tmp_path, monkeypatch):
     return partial(benchmark, checkpoint, *place, "--num_images=2", "--repeats=1", "--warmup=0")
 
 
-def rows(folder: Path) -> list[dict]:
-    return read_lines(folder / "out" / "sweep.jsonl")
+@pytest.fixture
+def measured(monkeypatch) -> list[MethodSettings]:
+    """The methods that were measured, one by one; after `limit` of them comes a Ctrl-C."""
+    measure, seen = Bench._measure, Counted()
 
-
-def test_an_interrupted_sweep_measures_no_cell_twice(sweep, tmp_path, monkeypatch, capsys) -> None:
-    measured, seen = Bench.rows, []
-    limit = 2
-
-    def counted(bench, methods, *given):
-        if len(seen) == limit:
+    def counted(bench, method, jobs):
+        if len(seen) == seen.limit:
             raise KeyboardInterrupt
-        seen.append(methods[1])
-        return measured(bench, methods, *given)
+        seen.append(method)
+        return measure(bench, method, jobs)
 
-    monkeypatch.setattr(Bench, "rows", counted)
+    monkeypatch.setattr(Bench, "_measure", counted)
+    return seen
+
+
+class Counted(list):
+    limit = None
+
+
+def lines(folder: Path) -> list[dict]:
+    return read_lines(folder / "out" / "measurements.jsonl")
+
+
+def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, capsys) -> None:
+    measured.limit = 7  # three turns of two methods, and half of the fourth
     assert sweep() == 130
     assert "the same command continues where it stopped" in capsys.readouterr().err
-    before, path = rows(tmp_path), tmp_path / "out" / "sweep.jsonl"
-    assert [row["cell"] for row in before] == CELLS[:2] and not path.with_name("speed.png").exists()
+    before, path = lines(tmp_path), tmp_path / "out" / "measurements.jsonl"
+    assert len(before) == 6 and not path.with_name("speed.png").exists()
     path.write_text(path.read_text() + '{"id": "cut')  # a kill in the middle of a line
-    limit = 9
+    measured.limit = None
     assert sweep() == 0
-    assert rows(tmp_path)[:2] == before and [row["cell"] for row in rows(tmp_path)] == CELLS
-    assert len(seen) == len(set(seen)) == 5
+    assert lines(tmp_path)[:6] == before and len(lines(tmp_path)) == 20 == len(measured) - 1
     shown = capsys.readouterr().out.splitlines()
-    last = max(rows(tmp_path), key=lambda row: row["speedup"])["cell"]
+    rows = json.loads(path.with_name("benchmark.json").read_text())["rows"]
+    assert [row["cell"] for row in rows] == CELLS
+    last = max(rows, key=lambda row: row["speedup"])["cell"]
     assert shown[2].startswith("| cell | seconds per image |") and "| speed-up (95 %)" in shown[2]
     assert [text for text in shown if text.startswith("|")][-1].startswith(f"| {last} |")
     assert json.loads(shown[-1])["best"] is None  # two images are too few for an interval
     assert path.with_name("table.md").read_text().splitlines() == shown[:-1]
-    sure = {"speedup": 1.5, "speedup_low": 1.2, "speedup_high": 1.6}
-    relaxed = {"speedup": 9.0, "lossless": False}
-    changed = zip(rows(tmp_path), [{}, relaxed, sure, {}, {}], strict=True)
-    path.write_text("".join(json.dumps(row | change) + "\n" for row, change in changed))
-    assert sweep() == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert [text for text in shown if text.startswith("|")][-1].startswith(f"| {CELLS[2]} |")
-    assert json.loads(shown[-1])["best"] == CELLS[2]
     picture = Image.open(tmp_path / "out" / "speed.png").convert("RGB")
     assert len(set(picture.getdata())) > 50
-    assert sweep("--cells=1-2") == 0 and len(seen) == 5
-    assert sweep("--cells=1-2", "--seed=1") == 0 and len(seen) == 6  # another seed: other images
-
-
-def test_a_row_holds_what_was_measured_with_ar_and_what_is_of_no_use_is_measured_again(
-    sweep, tmp_path, capsys
-) -> None:
-    assert sweep("--cells=3-4") == 0
-    (row,) = rows(tmp_path)
+    assert sweep("--cells=1-2") == 0 and len(measured) == 21, "all is there"
+    assert sweep("--cells=1-2", "--seed=1") == 0 and len(measured) == 25, "other images"
+    row = rows[3]
     assert (row["cell"], row["nodes"], row["adt_init"]) == (CELLS[3], 6, "fixed")
     assert row["ar"]["method"] == "ar" and row["ar"]["tau"] == 1
-    assert row["identical"] == row["ar"]["identical"] == row["conditions"]["images"] == 2
     ratio = row["ar"]["seconds_per_image"] / row["seconds_per_image"]
     assert ratio / 2 < row["speedup"] < ratio * 2 and row["speedup_low"] is None
-    assert len(row["conditions"]["model_path"]) == 16  # of the weights, not a path
-    path = tmp_path / "out" / "sweep.jsonl"
-    depends, older = row["conditions"], dict(row["conditions"]["hardware"])
-    assert older.pop("kernels") in ("compiled", "torch") and older.pop("processor") == cpu_name()
-    useless = {"wrong": ["00000_0"]}, {"conditions": depends | {"hardware": {"kernels": "other"}}}
-    for change in (*useless, {"doubts": ["noise"]}):
-        path.write_text(json.dumps(row | change) + "\n")
-        assert sweep("--cells=3-4") == 0 and [row["wrong"] for row in rows(tmp_path)][1:] == [[]]
-    path.write_text(json.dumps(row | {"doubts": ["noise"]}) + "\n")
-    assert sweep("--cells=2-4") == 0 and [row["cell"] for row in rows(tmp_path)][1:] == [CELLS[2]]
-    other = {"conditions": depends | {"hardware": older}, "revision": "a"}
-    other |= {"versions": {"torch": "1"}}
-    path.write_text(json.dumps(row | other) + "\n")
-    assert sweep("--cells=3-4") == 0 and len(rows(tmp_path)) == 1  # of a version that did not say
-    assert f"(!) {CELLS[3]}: measured by revision a, here " in (said := capsys.readouterr().out)
-    assert ", torch 1, here " in said
+
+
+def test_other_conditions_are_measured_apart(checkpoint, tmp_path, measured, monkeypatch) -> None:
+    model = shutil.copytree(checkpoint, tmp_path / "model")
+    words = "--methods=adt", "--repeats=1", "--warmup=0", f"--output_dir={tmp_path / 'out'}"
+
+    def new(*more: str) -> int:
+        before = len(measured)
+        assert benchmark(model, *words, *more) == 0
+        return len(measured) - before
+
+    assert new() == 2 and new() == 0
+    assert (
+        new("--temperature=0.5") == 2 and new("--compile=off") == 2 and new("--num_images=2") == 2
+    )
+    assert new() == 0, "what was measured under the first conditions is still there"
+    training = model / "drafter" / "training.json"
+    training.write_text("another drafter")
+    assert new() == 2
+    monkeypatch.setattr("runs.conditions.cpu_name", lambda: "an abacus")
+    assert new() == 2
+    monkeypatch.setattr("eval.bench.measurements.program", lambda: "other code")
+    assert new() == 2 and new() == 0
+    depends = lines(tmp_path)[-1]["conditions"]
+    assert depends["model_path"].startswith(CONTENT), "of the weights, not a path"
+    assert depends["methods"] == ["ar (plain decoding)", "adt"]
+
+
+def test_what_is_marked_is_measured_again_only_if_asked(
+    checkpoint, tmp_path, measured, monkeypatch
+) -> None:
+    doubts = ["noise"]
+    monkeypatch.setattr("eval.bench.speedup._doubts", lambda *_: doubts)
+    words = "--methods=jacobi", "--repeats=1", "--warmup=0", f"--output_dir={tmp_path / 'out'}"
+    for more, made in (((), 2), ((), 2), (("--remeasure",), 4)):
+        assert benchmark(checkpoint, *words, *more) == 0 and len(measured) == made
+    doubts.clear()
+    assert benchmark(checkpoint, *words, "--remeasure") == 0 and len(measured) == 4
+
+
+def test_a_method_that_does_not_fit_into_memory_is_left_out(
+    checkpoint, tmp_path, monkeypatch, capsys
+) -> None:
+    opened = Session.open_engine
+
+    def open_engine(session, method):
+        if method.window == 9:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return opened(session, method)
+
+    monkeypatch.setattr(Session, "open_engine", open_engine)
+    remark.cache_clear()
+    words = "--methods=jacobi:window=9,jacobi", "--repeats=1", f"--output_dir={tmp_path}"
+    assert benchmark(checkpoint, *words) == 1
+    rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["ar", "jacobi"] and rows[1]["window"] == 16
+    said = capsys.readouterr().err
+    assert "note: jacobi, window=9: does not fit into memory, so not measured" in said
+
+
+def test_equal_images_say_nothing_where_nothing_was_rejected() -> None:
+    jacobi, ar = MethodSettings("jacobi"), MethodSettings("ar")
+
+    def image(rounds: int, nodes: float) -> SimpleNamespace:
+        return SimpleNamespace(mean_nodes=nodes, target_forwards=rounds + 1, codes=range(13))
+
+    for images, method, why in (
+        ([image(12, 0)], ar, None),
+        ([image(12, 0)], jacobi, "no token was drafted"),
+        ([image(6, 1), image(12, 0)], jacobi, "no draft token was rejected"),
+        ([image(6, 1), image(11, 1)], jacobi, None),
+    ):
+        assert inconclusive(method, SimpleNamespace(images=images)) == why
 
 
 def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "sweep.jsonl").write_text("hello\n{}\n")
+    (tmp_path / "out" / "measurements.jsonl").write_text("hello\n{}\n")
     assert sweep() == 2
-    words = "sweep.jsonl, line 1: expected lines that this program wrote, got 'hello'"
+    words = "measurements.jsonl, line 1: expected lines that this program wrote, got 'hello'"
     assert words in capsys.readouterr().err
 
 
 def test_one_process_at_a_time_measures(sweep, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "out").mkdir()
-    with claim("", tmp_path / "out" / "sweep.jsonl"):
+    with claim("", tmp_path / "out" / "measurements.jsonl"):
         assert sweep() == 2
     assert "expected one process at a time, got another process at work" in capsys.readouterr().err
     launch = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}

@@ -4,9 +4,10 @@ import gc
 import json
 import re
 import weakref
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from functools import partial
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,18 +16,20 @@ import yaml
 
 import main
 from adt_tree import Pipeline
-from configs.fields import SettingsError
+from configs.fields import SettingsError, settings_dict
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
-from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, finalists, verdict
+from eval.bench.bench import Bench
+from eval.bench.measurements import Measurements
+from eval.bench.tune import MOST_TURNS, Contest, fastest, finalists, verdict
 from runs.commands import benchmark_settings, inspect_settings, run_settings, tune_settings
-from runs.measure import BASELINE, Measurement
+from runs.measure import BASELINE
 from runs.session import open_session
-from runs.tuned import tuned_place
 from support.durable import claim
+from support.json_files import read_lines
 from support.output import remark
 
 METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]
@@ -35,17 +38,24 @@ METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]
 class Machine:
     """Methods take known times, four tokens per round; its clock stands still in between."""
 
-    def __init__(self, seconds: dict[MethodSettings, float], broken_after: int | None = None):
-        self.seconds, self.now, self.broken_after = seconds, 0.0, broken_after
+    def __init__(self, seconds: dict[MethodSettings, float], path: Path | None = None):
+        self.seconds, self.now = seconds, 0.0
         self.order: list[tuple[MethodSettings, str]] = []
-        self.kept: list[Sequence[MethodSettings]] = []
+        self.broken_after: int | None = None
+        self.target = SimpleNamespace(device=torch.device("cpu"))
+        self.settings = run_settings({"prompt": "a cat", "device": "cpu", "method": "ar"})
+        silent = SimpleNamespace(say=lambda _: None, update=lambda _: None)
+        self.bench = Bench(self, Measurements(path, self.settings), silent, lambda _: None)
 
-    def keep(self, methods: Sequence[MethodSettings]) -> None:
-        self.kept.append(methods)
+    def open_engine(self, method: MethodSettings) -> object:
+        watch = SimpleNamespace(seconds={}, calls={})
+        return SimpleNamespace(generate=partial(self.generate, method), watch=watch)
 
-    def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
+    def generate(self, method: MethodSettings, jobs: list[Job]) -> Iterator[SimpleNamespace]:
         if len(self.order) == self.broken_after:
             raise KeyboardInterrupt
+        if self.seconds[method] is None:
+            raise torch.OutOfMemoryError
         self.order.append((method, jobs[0].id))
         seconds = self.seconds[method] * (1 + 0.01 * (len(self.order) % 3))
         self.now += seconds
@@ -53,12 +63,15 @@ class Machine:
             ("mean_drafted_depth", "mean_depth", "mean_nodes", "seconds_prefill"), 1.0
         )
         costs |= {"seconds_draft": 0.0, "seconds_verify": seconds, "seconds": seconds}
-        images = [FinishedImage(job, torch.arange(17), 5, 4.0, **costs) for job in jobs]
-        return Measurement(images, {"round": seconds, "verify": seconds}, {}, (seconds,))
+        images = [
+            FinishedImage(job=job, codes=torch.arange(17), target_forwards=5, tau=4.0, **costs)
+            for job in jobs
+        ]
+        yield SimpleNamespace(finished=images)
 
-    def contest(self, path, seconds: float = 1e6) -> Contest:
+    def contest(self, seconds: float = 1e6) -> Contest:
         prompts = lambda turn: [Job(str(turn), "a cat", turn)]  # noqa: E731
-        return Contest(Trials(path, "key"), prompts, self, seconds, lambda: self.now)
+        return Contest(self.bench, prompts, seconds, lambda: self.now)
 
 
 def times() -> dict[MethodSettings, float]:
@@ -67,69 +80,59 @@ def times() -> dict[MethodSettings, float]:
     return seconds | {BASELINE: 1.0, METHODS[5]: 0.3}
 
 
-def test_losers_drop_out_and_the_fastest_is_left(tmp_path) -> None:
+def test_losers_drop_out_and_the_fastest_is_left() -> None:
     machine = Machine(times())
-    left = machine.contest(tmp_path / "trials").run(METHODS)
+    left = machine.contest().run(METHODS)
     assert left[0] == METHODS[5]
     counts = {method: sum(m == method for m, _ in machine.order) for method in METHODS}
     slow = [counts[METHODS[7]], counts[METHODS[6]]]
     assert max(slow) == 6, "an interval takes six images; then they are slower for certain"
     assert counts[METHODS[5]] == max(counts.values()) > MOST_TURNS
-    assert METHODS[7] not in machine.kept[6], "its cache makes room"
+    assert METHODS[7] not in machine.bench.engines, "its cache makes room"
     paired = {image for method, image in machine.order if method == METHODS[5]}
     assert paired <= {image for method, image in machine.order if method == BASELINE}
 
 
-def test_the_time_is_kept_and_shared_by_the_stages(tmp_path) -> None:
+def test_the_time_is_kept_and_shared_by_the_stages() -> None:
     for seconds in (4.0, 12.0, 30.0):
         machine = Machine(times())
-        machine.contest(tmp_path / str(seconds), seconds).run(METHODS)
+        machine.contest(seconds).run(METHODS)
         assert machine.now < seconds + 1.2, "at most the measurement that was running"
         tried = len({method for method, _ in machine.order})
         assert tried == 9 or seconds == 4.0
 
 
-def test_an_interrupted_contest_measures_nothing_twice(tmp_path) -> None:
-    whole, path = Machine(times()), tmp_path / "trials"
-    whole.contest(tmp_path / "whole").run(METHODS)
-    first = Machine(times(), broken_after=20)
+def test_an_interrupted_contest_measures_no_turn_twice(tmp_path, capsys) -> None:
+    whole, path = Machine(times()), tmp_path / "measurements.jsonl"
+    whole.contest().run(METHODS)
+    first = Machine(times(), path)
+    first.broken_after = 20  # two turns of nine methods, and two of the third
     with pytest.raises(KeyboardInterrupt):
-        first.contest(path).run(METHODS)
+        first.contest().run(METHODS)
     path.write_text(path.read_text() + '{"id": "cut')
-    rest = Machine(times())
-    rest.contest(path).run(METHODS)
-    assert len(first.order) == 20 and not {*first.order} & {*rest.order}
+    rest = Machine(times(), path)
+    rest.contest().run(METHODS)
+    assert not {*first.order[:18]} & {*rest.order}
     assert {*first.order, *rest.order} == {*whole.order}
-    assert Trials(path, "other key").earlier == {}
-    path.write_text(json.dumps({"id": "key", "method": "ar", "turn": 0}) + "\n")
-    with pytest.raises(SettingsError, match="trials: .*got a damaged line"):
-        Trials(path, "key")
+    lines = read_lines(path)
+    path.write_text("".join(json.dumps(line | {"images": None}) + "\n" for line in lines))
+    with pytest.raises(SettingsError, match="measurements.jsonl: .*got a damaged line"):
+        Machine(times(), path).contest().run(METHODS)
 
 
-def test_a_method_that_does_not_fit_into_memory_is_left_out(tmp_path, capsys) -> None:
-    machine = Machine(times())
-
-    def contest(large: MethodSettings) -> Contest:
-        def measure(method, jobs):
-            if method == large:
-                raise torch.OutOfMemoryError
-            return machine.measure(method, jobs)
-
-        other = SimpleNamespace(measure=measure, keep=machine.keep)
-        return replace(machine.contest(tmp_path / large.method), machine=other)
-
+def test_a_method_that_does_not_fit_into_memory_is_left_out(capsys) -> None:
     remark.cache_clear()
-    assert contest(METHODS[5]).run(METHODS)[0] == METHODS[0]
+    machine = Machine(times() | {METHODS[5]: None})
+    assert machine.contest().run(METHODS)[0] == METHODS[0]
     assert "jacobi, window=6: does not fit into memory" in capsys.readouterr().err
-    assert machine.kept[0] == [BASELINE, *METHODS]
-    assert machine.kept[1] == [BASELINE, *METHODS[:5], *METHODS[6:]], "its cache makes room"
     with pytest.raises(torch.OutOfMemoryError):
-        contest(BASELINE).run(METHODS)
+        Machine(times() | {BASELINE: None}).contest().run(METHODS)
 
 
 def row(method: str, speedup: float, low: float | None, high: float | None) -> dict:
     figures = {"speedup": speedup, "speedup_low": low, "speedup_high": high, "tau": 2.0}
-    plain = vars(MethodSettings(method)) | {"wrong": [], "doubts": [], "temperature": 1.0}
+    plain = settings_dict(MethodSettings(method)) | {"wrong": [], "doubts": []}
+    plain |= {"images": 9, "temperature": 1.0}
     return plain | figures | {"ms_per_round": {"round": 2.0 / speedup}}
 
 
@@ -147,14 +150,14 @@ def test_what_dropped_out_is_not_chosen() -> None:
 
 def test_an_engine_that_is_not_kept_frees_its_memory(checkpoint) -> None:
     words = {"prompt": "a cat", "model_path": str(checkpoint), "device": "cpu", "method": "ar"}
+    session = open_session(run_settings(words))
     silent = SimpleNamespace(say=lambda _: None, update=lambda _: None)
-    engines = module.Engines(open_session(run_settings(words)), {}, silent)
-    for method in (BASELINE, METHODS[0]):
-        engines.measure(method, [Job("0", "a cat", 0)])
-    gone = weakref.ref(engines.opened[METHODS[0]])
-    engines.keep([BASELINE])
+    bench = Bench(session, Measurements(None, session.settings), silent, lambda _: None)
+    bench.turn((BASELINE, METHODS[0]), [Job("0", "a cat", 0)])
+    gone = weakref.ref(bench.engines[METHODS[0]])
+    bench.keep([BASELINE])
     gc.collect()
-    assert gone() is None and [*engines.opened] == [BASELINE]
+    assert gone() is None and [*bench.engines] == [BASELINE]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_plain_decoding_wins_unless_a_method_is_faster_for_certain(rows, best, w
     figures = zip(("ar", "jacobi", "recall"), [(1.0, 1.0, 1.0), *rows], strict=False)
     listed = [row(name, *speedups) for name, speedups in figures]
     assert fastest(listed) is listed[best]
-    assert words in verdict(listed, listed[best])
+    assert words in verdict(listed, listed[best], 10.0)
 
 
 @pytest.mark.parametrize("flags", [{"num_images": 2}, {"batch_size": 3}])
@@ -189,7 +192,8 @@ def tune(checkpoint, tmp_path):
         given = {"model_path": checkpoint, "prompt": tmp_path / "prompts.txt", "device": "cpu"}
         given |= {"output": tmp_path / "tuned.yaml", "methods": "jacobi:window=2,adt"}
         given |= {"minutes": 0.1, "dtype": "fp64"} | flags
-        return main.main(["tune", *(f"--{name}={value}" for name, value in given.items())])
+        named = {name: value for name, value in given.items() if value is not None}
+        return main.main(["tune", *(f"--{name}={value}" for name, value in named.items())])
 
     return run
 
@@ -210,22 +214,18 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
     content = yaml.safe_load(path.read_text())
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
-    assert not list(tmp_path.glob("*.trials.jsonl"))
-    assert f"Use it: --config '{path}' --dtype fp64; in Python, " in lines[-1]
+    assert f"Use it: --config '{path}'; in Python " in lines[-1]
     settings = settings_of(path)
     assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
     assert "tuned under" not in capsys.readouterr().err
     content["tuned"]["conditions"] |= {"machine": "an abacus", "compile": "off"}
-    del content["tuned"]["conditions"]["device_map"]  # as of files that are older than it
     path.write_text(yaml.safe_dump(content))
     settings_of(path, temperature="0.5")
     said = capsys.readouterr().err
-    assert "machine an abacus there" in said and "temperature 1.0 there, 0.5 here" in said
-    assert "compile off there, auto here" in said and "device_map" not in said
+    assert "machine: 'an abacus' there" in said and "temperature: 1.0 there, 0.5 now" in said
+    assert "compile: off there, auto now" in said
     settings_of(path, quantize="int8", dtype="fp32")
-    assert "quantize none there, int8 here" in capsys.readouterr().err
-    settings_of(path, compile="auto")
-    assert "compile off there, auto here" in capsys.readouterr().err
+    assert "quantize: none there, int8 now" in capsys.readouterr().err
     other = "recall" if content["method"] != "recall" else "ar"
     settings_of(path, method=other)
     assert "tuned" not in capsys.readouterr().err, "another method was asked for"
@@ -236,14 +236,14 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
 
 
 @pytest.mark.parametrize(("images", "few"), [(1, True), (6, False)])
-def test_too_few_images_are_said_to_be(images, few) -> None:
-    plain = {"images": 9, "speedup": 1.0}
-    rows = [plain, {"images": images, "speedup": 1.2}, {"images": 2, "speedup": 0.9}]
-    words = "Too little to choose by: in 10 minutes a method and ar were compared on 1 image, "
-    words += "and it takes 6. Run it again with more --minutes."
-    for best in rows[:2]:
-        assert module.shortage(rows, best, 10.0) == (words if few else "")
-    assert "compared on 0 images" in module.shortage([plain], plain, 0.1)
+def test_too_few_images_are_inconclusive(images, few) -> None:
+    plain, best, other = row("ar", 1.0, 1.0, 1.0), *(row("jacobi", s, s, s) for s in (1.2, 0.9))
+    rows = [plain, best | {"images": images}, other | {"images": 2}]
+    words = "Inconclusive: in 10 minutes a method and ar were compared on 1 image, "
+    words += "and it takes 6. Run it again with more --minutes. Until then: "
+    for chosen in rows[:2]:
+        assert verdict(rows, chosen, 10.0).startswith(words) is few
+    assert "compared on 0 images" in verdict([plain], plain, 0.1)
 
 
 def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
@@ -255,7 +255,7 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert tune(methods="recall:nodes=4") == 0
     assert f"sharpness alone): {numbers}" in capsys.readouterr().out
     content = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
-    assert content["recall_numbers"] == content["tuned"]["recall_numbers"] == numbers
+    assert content["recall_numbers"] == numbers
     said = "recall numbers: fitted to tiny; `tune` fits them to yours"
     remark.cache_clear()
     assert settings_of(tmp_path / "tuned.yaml").method.recall_numbers == numbers
@@ -280,45 +280,45 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     assert said in capsys.readouterr().err
 
 
-def test_what_another_command_fitted_is_taken_over(tmp_path) -> None:
-    """What was measured without fitted numbers is not."""
-    path, recall = tmp_path / "trials", MethodSettings("recall")
-    machine = Machine({recall: 1.0})
-    jobs = [Job("0", "a cat", 0)]
-    Trials(path, "key").add(recall, 0, jobs, machine.measure)
-    again = Trials(path, "key")
-    assert again.fitted == {} and again.earlier.keys() == {(again.name(recall), 0)}
-    again.keep(recall_numbers="0/1/0/1/0/1")
-    third = Trials(path, "key")
-    assert third.fitted == {"recall_numbers": "0/1/0/1/0/1"}
-    assert (third.name(recall), 0) not in third.earlier
-
-
-def test_a_pipeline_takes_what_was_tuned(tune, checkpoint, tmp_path) -> None:
-    model = tmp_path / "model"
-    model.symlink_to(checkpoint)
-    options = {"torch_dtype": torch.float64, "device": "cpu", "model": "anole"}
+def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
+    tune, checkpoint, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (model := tmp_path / "model").symlink_to(checkpoint)
+    options = {"device": "cpu", "model": "anole"}
     with pytest.raises(SettingsError, match="method: 'tuned' works only after"):
         Pipeline.from_pretrained(model, method="tuned", **options)
-    assert tune(model_path=model, model="anole", output=tuned_place(str(model))) == 0
-    content = yaml.safe_load(tuned_place(str(model)).read_text())
-    assert Pipeline.from_pretrained(model, method="tuned", **options).method == content["method"]
+    given = {"model_path": model, "model": "anole", "output": None, "minutes": 0.02}
+    assert tune(**given, temperature=0.5, cfg=2.0, top_k=7, dtype="bf16") == 0
+    (first,) = Path("outputs/tuned").glob("*.yaml")
+    assert re.fullmatch(r"[\w-]+-model_bf16_T0.5_cfg2_batch1_[0-9a-f]{8}", first.stem)
+    content = first.read_text()
+    assert tune(**given) == 0 and first.read_text() == content
+    assert len([*Path("outputs/tuned").glob("*.yaml")]) == 2
+    for found in (
+        Pipeline.from_pretrained(first),
+        Pipeline.from_pretrained(model, method="tuned", temperature=0.5, cfg=2.0, **options),
+    ):
+        settings = found.settings
+        assert settings.method.method == yaml.safe_load(content)["method"]
+        assert (settings.dtype, settings.sampling.top_k, settings.sampling.cfg) == ("bf16", 7, 2.0)
+    assert Pipeline.from_pretrained(model, method="tuned", **options).settings.dtype == "fp64"
 
 
 def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypatch, capsys) -> None:
-    measure, numbers = module.measure, count()
+    measure, numbers = Bench._measure, count()
 
     def interrupted(*given):
         if next(numbers) == 4:
             raise KeyboardInterrupt
         return measure(*given)
 
-    monkeypatch.setattr(module, "measure", interrupted)
+    monkeypatch.setattr(Bench, "_measure", interrupted)
     with claim("", tmp_path / "tuned.yaml"):
         assert tune() == 2 and "got another process at work on it" in capsys.readouterr().err
     assert tune() == 130
     assert "the same command continues where it stopped" in capsys.readouterr().err
-    (kept,) = tmp_path.glob("*.trials.jsonl")
-    assert len(kept.read_text().splitlines()) == 4, "a line for each measurement"
-    (tmp_path / "prompts.txt").write_text("a cat\na fox\n")  # whose images are other ones
+    kept = tmp_path / "tuned.measurements.jsonl"
+    assert len(kept.read_text().splitlines()) == 3, "a line per method of the first turn"
     assert tune() == 0
+    assert len(kept.read_text().splitlines()) > 3, "what is measured stays"

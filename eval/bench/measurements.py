@@ -1,0 +1,133 @@
+"""`measurements.jsonl`: what was measured, so that no command measures it twice.
+
+A line holds one method on one image or batch. Its `id` is a hash of its `conditions`: the settings,
+the files by their content, the machine, the versions, the program, the images to make and the
+methods that took turns on them. With other conditions it is another line, so one file serves any
+number of commands. A turn counts only as a whole: the measurements that are compared were made next
+to each other.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs.fields import mismatch
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from decoding.images import FinishedImage, Job
+from eval.bench.table import words_of
+from runs.conditions import conditions
+from runs.measure import Measurement
+from support.durable import append_lines
+from support.json_files import mended_lines
+from support.output import printed_unless_saved
+from support.provenance import program, revision
+
+FILE = "measurements.jsonl"
+Figures = dict[str, Any]
+Turn = dict[MethodSettings, Measurement]
+
+
+class Measurements:
+    """The lines of a file; without a file, nothing is kept."""
+
+    def __init__(self, path: Path | None, settings: EngineSettings, download: bool = True):
+        """Read a file. settings: of all measurements, apart from the method."""
+        self.path, self.settings, self.download = path, settings, download
+        lines = [] if path is None else mended_lines(path)
+        self.lines = {line["id"]: line for line in lines}  # a later line counts
+        self.dates: set[str] = set()  # of the measurements that were made or found
+        self._conditions: dict[MethodSettings, Figures] = {}
+
+    def find(self, conditions: Figures) -> Figures | None:
+        """Return the line of what was measured under these conditions."""
+        line = self.lines.get(_hash(conditions))
+        if line is not None:
+            self.dates.add(line["date"])
+        return line
+
+    def add(self, *measured: tuple[Figures, Figures]) -> None:
+        """Append lines. measured: pairs of conditions and figures."""
+        today = date.today().isoformat()
+        self.dates.add(today)
+        shared = {"date": today, "revision": revision()}
+        lines = [
+            {"id": _hash(conditions)} | shared | {"conditions": conditions} | figures
+            for conditions, figures in measured
+        ]
+        self.lines |= {line["id"]: line for line in lines}
+        if self.path is not None:
+            with printed_unless_saved(*lines):
+                append_lines(self.path, lines)
+
+    def find_turn(
+        self, methods: Sequence[MethodSettings], jobs: Sequence[Job], **others: object
+    ) -> Turn | None:
+        """Return a turn of methods on the same images; None unless all were measured.
+
+        others: what else the turn depends on.
+        """
+        if not self.lines:
+            return None
+        found = {
+            method: self.find(given) for method, given in self._turn(methods, jobs, others).items()
+        }
+        if None in found.values():
+            return None
+        return {method: self._read(line, jobs) for method, line in found.items()}
+
+    def add_turn(
+        self, turn: Turn, methods: Sequence[MethodSettings], jobs: Sequence[Job], **others: object
+    ) -> None:
+        """Keep a turn; arguments as of `find_turn`."""
+        if self.path is not None:
+            given = self._turn(methods, jobs, others)
+            self.add(*((given[method], _figures(one)) for method, one in turn.items()))
+
+    def conditions(self, method: MethodSettings) -> Figures:
+        """Return what a method's measurements depend on, besides images and turns."""
+        if method not in self._conditions:
+            drafter = self.settings.drafter_path if method.drafted else None
+            run = replace(self.settings, method=method, drafter_path=drafter)
+            given = conditions(run, self.download) | {"program": program()}
+            self._conditions[method] = given
+        return self._conditions[method]
+
+    def _turn(
+        self, methods: Sequence[MethodSettings], jobs: Sequence[Job], others: Figures
+    ) -> dict[MethodSettings, Figures]:
+        names = [words_of(method) for method in methods]
+        shared = {"methods": names, "jobs": [asdict(job) for job in jobs], **others}
+        return {method: self.conditions(method) | shared for method in methods}
+
+    def _read(self, line: Figures, jobs: Sequence[Job]) -> Measurement:
+        """Return the measurement on a line; a SettingsError if the line is damaged."""
+        try:
+            images = [
+                FinishedImage(**image | {"job": job, "codes": torch.tensor(image["codes"])})
+                for job, image in zip(jobs, line["images"], strict=True)
+            ]
+            parts = line["seconds"], line["calls"], tuple(line["cpu_seconds"])
+            return Measurement(images, *parts)
+        except (KeyError, TypeError, ValueError) as error:
+            got, advice = f"a damaged line ({error!r})", "Delete the file to start again."
+            expected = "lines that this program wrote"
+            raise mismatch(str(self.path), got, expected, advice) from error
+
+
+def _figures(one: Measurement) -> Figures:
+    """Return a measurement as the figures of a line; `Measurements._read` reads them."""
+    images = [
+        vars(image) | {"job": image.job.id, "codes": image.codes.tolist()} for image in one.images
+    ]
+    return vars(one) | {"images": images}
+
+
+def _hash(conditions: Figures) -> str:
+    return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]

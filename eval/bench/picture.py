@@ -1,0 +1,60 @@
+"""The picture of a sweep: speed-up and tau by each of its axes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from support.durable import new_file
+
+Row = Mapping[str, Any]
+LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
+
+
+def draw_speed(
+    varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], output: Path
+) -> None:
+    """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
+
+    varied: the cells whose parameters, `axes`, the sweep varies: a point each, and a line joins the
+    best of each value, without doubtful ones. others: dashed lines, and squares in the last column.
+    """
+    axes = [name for name in axes if len({row[name] for row in varied}) > 1]
+    figure = Figure(figsize=(2.8 * len(axes) + 3.6, 5))
+    panels = figure.subplots(2, len(axes) + 1, squeeze=False, sharex="col", sharey="row")
+    for panel_row, figure_name in zip(panels, LABELS, strict=True):
+        panel_row[0].set_ylabel(LABELS[figure_name])
+        heights = [row[figure_name] for row in varied]
+        for panel, name in zip(panel_row, axes, strict=False):
+            _points(panel, varied, name, figure_name)
+        panel_row[-1].plot([row["mean_nodes"] for row in varied], heights, "o", color="tab:orange")
+        for number, row in enumerate(others, 2):
+            for panel in panel_row[:-1]:
+                panel.axhline(row[figure_name], ls="--", lw=1, color=f"C{number}")
+            panel_row[-1].plot(
+                row["mean_nodes"], row[figure_name], "s", color=f"C{number}", label=row["cell"]
+            )
+    for panel, name in zip(panels[1], [*axes, "mean nodes"], strict=True):
+        panel.set_xlabel(name)
+    if others:
+        panels[0, -1].legend(fontsize=6)
+    figure.tight_layout()
+    with new_file(output) as file:
+        figure.savefig(file, format="png", dpi=110)
+
+
+def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:
+    """Draw a figure by an axis' values, in the order of the file; a line joins the best of each."""
+    order = list(dict.fromkeys(str(row[name]) for row in rows))
+    places = [order.index(str(row[name])) for row in rows]
+    panel.plot(places, [row[figure] for row in rows], "o", alpha=0.35, color="tab:blue")
+    sure = [(place, row) for place, row in zip(places, rows, strict=True) if not row["doubts"]]
+    # relaxed cells only where no lossless one is sure
+    joined = [pair for pair in sure if pair[1]["lossless"]] or sure
+    best: dict[int, float] = {}
+    for place, row in sorted(joined, key=lambda pair: (pair[0], pair[1][figure])):
+        best[place] = row[figure]
+    panel.plot(list(best), list(best.values()), "-", color="tab:blue")
+    panel.set_xticks(range(len(order)), order)

@@ -1,0 +1,35 @@
+"""All that a method's tokens and seconds depend on, apart from prompts and seeds."""
+
+import torch
+
+from configs.command_line import method_flags
+from configs.fields import flags_in, settings_dict
+from configs.model import EngineSettings
+from models.backends import kernels_of
+from runs.made_of import commits, made_of
+from support.devices import machine_name, pick_device
+from support.provenance import cpu_name, versions
+
+_FREE = ("device", "vq_device")  # the machine is named, and pixels are not measured
+
+
+def conditions(settings: EngineSettings, download: bool = True) -> dict[str, object]:
+    """Return the settings by flag, the hashes of files, the machine and the versions.
+
+    No weights are loaded. download: whether the snapshot of a hub id may be fetched; a
+    SettingsError without it.
+    """
+    flags = (flags_in(EngineSettings) | method_flags()).keys() - set(_FREE)
+    given = settings_dict(settings)
+    values = {name: given.get(name) for name in sorted(flags)}
+    return {
+        **values,
+        **made_of(values, download),
+        **{f"{name} commit": commit for name, commit in commits(values).items()},
+        "compile": settings.compile or "auto",
+        "machine": machine_name(pick_device(settings.device)),
+        "processor": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "kernels": kernels_of(settings),  # --compile auto may lack a compiler
+        **versions(),
+    }

@@ -1,0 +1,111 @@
+"""`--dry_run`: check all that can be checked without loading weights, and say what would be done.
+
+A command describes its work as a `Plan`, from its settings and from the folder it writes to; `show`
+looks at the model's files, the memory and the disk, and prints it.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from configs.fields import SettingsError, build, mismatch, refusing, settings_dict
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from configs.tools import InspectSettings
+from models.codecs.codebook import find_table
+from models.files.folders import checkpoint_folder
+from runs.check.files import Examination
+from runs.check.report import size
+from support.progress import plural
+from support.wording import first_of
+
+TOKEN_BYTES = 16 * 16 * 3  # of the pixels that a token stands for: no picture file is larger
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command would do."""
+
+    what: str  # with the place of its result
+    folders: dict[str, Path]  # that it writes to, by flag
+    done: int = 0  # images or steps that are there
+    total: int | None = None  # None: as many as the time allows
+    unit: str = "image"
+    run: EngineSettings | None = None  # whose files are read
+    methods: Sequence[MethodSettings] = field(default=())  # that share the model
+    pictures: bool = False  # whether image files are written
+    notes: Sequence[str] = field(default=())
+
+
+def show(plan: Plan) -> None:
+    """Print a plan; a SettingsError where the command could not be carried out."""
+    free = {flag: _free_bytes(flag, folder) for flag, folder in plan.folders.items()}
+    to_do = (plan.total or plan.done) - plan.done
+    lines = [f"would be {plan.what}"]
+    if plan.total is not None:
+        lines += [f"{plural(plan.total, plan.unit)}: {plan.done:,} done, {to_do:,} to do"]
+    lines += plan.notes
+    if plan.run is not None:
+        needed, line = _files_of(plan.run, plan.methods)
+        lines.append(line)
+        for flag, space in free.items() if plan.pictures else ():
+            if space < (bytes_needed := to_do * needed):
+                what = f"{size(space)} free for {size(bytes_needed)} of images"
+                raise mismatch(f"--{flag} {plan.folders[flag]}", what, "a disk with more space")
+    lines += [f"disk: {size(space)} free in {plan.folders[flag]}" for flag, space in free.items()]
+    print("\n".join([*lines, "dry run: nothing was loaded, generated or written"]))
+
+
+def _free_bytes(flag: str, folder: Path) -> int:
+    """Return the free bytes where a folder is or would be made; a SettingsError if none may be."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        got = "a folder that may not be written" if place.is_dir() else f"the file {place}"
+        raise mismatch(f"--{flag} {folder}", got, "a writable folder")
+    return shutil.disk_usage(place).free
+
+
+def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[int, str]:
+    """Return the bytes of a picture at most, and a line about memory; refuse faulty files.
+
+    The files of hub ids are looked at once they are here.
+    """
+    absent = [
+        f"--{name} {path}" for name, path in settings_dict(run).items() if _is_absent(name, path)
+    ]
+    if absent:
+        return 0, f"not looked at, since the hub delivers it at the start: {', '.join(absent)}"
+    values = {name: value for name, value in settings_dict(run).items() if value is not None}
+    examination = Examination(build(InspectSettings, values))
+    report = examination.report()
+    drafted = any(method.drafted for method in methods)
+    read = [finding for finding in report.faults if drafted or finding.part != "drafter"]
+    if read:
+        faults = first_of([f"{finding.name}: {finding.text}" for finding in read])
+        advice = "`python main.py inspect` with the same model lists all files."
+        raise SettingsError(f"--model_path {run.model_path}: {faults}. {advice}")
+    family, options = examination.family, examination.options
+    folder = checkpoint_folder(run.model_path, "--model_path", download=False)
+    codes = family.image_codes(folder, options).count
+    for lantern in {method.lantern for method in methods} - {None}:
+        with refusing("--verifier lantern: "):
+            find_table(folder, codes, lantern.columns(codes))
+    parts = {name: n for name, n in report.memory.items() if drafted or "drafter" not in name}
+    images = f"{plural(run.batch_size, 'image')} at once, longest prompts, without activations"
+    tokens = family.compatible(folder, options).grid.tokens
+    return tokens * TOKEN_BYTES, f"memory: {size(sum(parts.values()))} ({images})"
+
+
+def _is_absent(name: str, path: object) -> bool:
+    """Return whether a flag names files of the hub that are not here yet."""
+    if not name.endswith("_path") or path is None or Path(path).exists():
+        return False
+    try:
+        checkpoint_folder(path, f"--{name}", download=False)
+    except ValueError:
+        return True
+    return False

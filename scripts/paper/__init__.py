@@ -1,1 +1,0 @@
-"""The paper's table of one model: `run.sh`, and what it needs."""
