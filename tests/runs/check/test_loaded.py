@@ -182,10 +182,13 @@ def test_a_method_with_other_tokens_is_named(small) -> None:
 @pytest.mark.parametrize("size", thinned(["96x64", "64"]))
 def test_lumina_with_its_row_ends(size, tmp_path) -> None:
     folder = write_checkpoint(tmp_path / "model", LUMINA)
-    rows = ran(model="lumina_mgpt", target_size=size, model_path=str(folder))
+    rows = ran(model="lumina_mgpt", target_size=size, model_path=str(folder), dtype="bf16")
     assert {rows[name].state for name in ("tokens", "drafter")} == {"ok"}
 
 
-def test_llamagen(llamagen) -> None:
-    rows = ran(model="llamagen", model_path=str(llamagen))
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_llamagen(dtype, llamagen) -> None:
+    """In bf16 as well, the type of published models, in which target and drafter are loaded."""
+    rows = ran(model="llamagen", model_path=str(llamagen), dtype=dtype)
+    assert f" in {dtype} on cpu" in rows["load"].text
     assert rows["tokens"].state == rows["guidance"].state == "ok"
