@@ -161,7 +161,7 @@ class Checkpoint:
         prompt = self.target.prompt(text, self.settings.sampling.guidance)
         rows = target_rows(self.target, prompt, codes[None])
         levels = DraftLevels.of(self.target.grid, 1, rows.ids.device)
-        # logits (guidance, tokens - 1, codes)
+        # Of each guidance row, after every token: (guidance, tokens - 1, codes)
         logits = self.target.score(levels.target_features(rows)).float()
         if not logits.isfinite().all():
             raise FloatingPointError("NaN or infinity in the logits of a known picture")
