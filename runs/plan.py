@@ -80,7 +80,7 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     if absent:
         return 0, f"not looked at, since the hub delivers it at the start: {', '.join(absent)}"
     values = {name: value for name, value in settings_dict(run).items() if value is not None}
-    examination = Examination(build(InspectSettings, values))
+    examination = Examination(build(InspectSettings, values), methods or None)
     report = examination.report()
     drafted = any(method.drafted for method in methods)
     read = [finding for finding in report.faults if drafted or finding.part != "drafter"]
@@ -94,10 +94,11 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     for lantern in {method.lantern for method in methods} - {None}:
         with refusing("--verifier lantern: "):
             find_table(folder, codes, lantern.columns(codes))
-    parts = {name: n for name, n in report.memory.items() if drafted or "drafter" not in name}
-    images = f"{plural(run.batch_size, 'image')} at once, longest prompts, without activations"
+    caption, longest = map(sum, zip(*report.memory.values(), strict=True))
+    images = f"{plural(run.batch_size, 'image')} at once, without activations"
+    told = f"{size(caption)} with a caption's prompt, {size(longest)} with the longest"
     tokens = family.compatible(folder, options).grid.tokens
-    return tokens * TOKEN_BYTES, f"memory: {size(sum(parts.values()))} ({images})"
+    return tokens * TOKEN_BYTES, f"memory: {told} ({images})"
 
 
 def _is_absent(name: str, path: object) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from configs.fields import one_of, refusing
-from configs.methods import METHODS
+from configs.methods import METHODS, MethodSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
@@ -57,8 +57,9 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
 class Examination:
     """Looks at one thing after the other; every method adds its rows to the report."""
 
-    def __init__(self, settings: InspectSettings):
-        self.settings, self.rows = settings, list[Finding]()
+    def __init__(self, settings: InspectSettings, methods: Sequence[MethodSettings] | None = None):
+        """methods: whose memory counts; None: all that the files serve."""
+        self.settings, self.methods, self.rows = settings, methods, list[Finding]()
         self.folder = Path(settings.model_path)  # or its snapshot, once that is found
         self.family, self.sources = family_of(settings.model), TARGETS[settings.model].sources
         dtype, cpu = DTYPES[settings.dtype], torch.device("cpu")
@@ -81,9 +82,10 @@ class Examination:
         if settings.quantize is not None and find_spec("torchao") is None:
             kind = f"--quantize {settings.quantize} needs torchao, not installed here"
             self._add("target", "quantize", f"{kind}: {install('quantize')}", NOTE)
-        memory = {}
-        if all(row.fits for row in self.rows):
-            memory = memory_of(settings, settings.sampling, settings.batch_size)
+        memory, methods = {}, self.methods
+        drafted = methods is None or any(method.drafted for method in methods)
+        if all(row.fits or (row.part == "drafter" and not drafted) for row in self.rows):
+            memory = memory_of(settings, settings.sampling, settings.batch_size, methods)
         return Report(tuple(self.rows), memory)
 
     def _add(

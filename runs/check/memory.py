@@ -67,7 +67,8 @@ def memory_of(
     config, spec = fitting_config(folder, family.spec)
     parts = family.compatible(folder, options)
     network = family.network(config, ImageVocab(0, parts.codes))
-    path = settings.drafter_path
+    tried = [MethodSettings(name) for name in METHODS] if methods is None else [*methods]
+    path = settings.drafter_path if any(method.drafted for method in tried) else None
     drafter = None if path is None else find_drafter(path, family, spec).network
     memory: dict[str, Bytes] = {}
     for name, one, kind in (("target", network, settings.quantize), ("drafter", drafter, None)):
@@ -83,7 +84,6 @@ def memory_of(
         target = MetaTarget(network, parts, dtype, prompt)
         head = None if drafter is None else drafter.module.to(dtype)
         wider = attention_dtype(dtype, device).itemsize / dtype.itemsize  # bf16 caches on CPUs
-        tried = methods or (MethodSettings(name) for name in METHODS)
         opened = [
             _opened(target, head, sampling, method, batch_size)
             for method in tried
