@@ -33,7 +33,7 @@ from support.progress import Progress, plural
 _SHARD = 16  # images
 _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leave its caches
 _NAMES = ("ids", "features", "starts", "origins")
-# flags that change what a target makes of a caption; older folders do not name them
+# flags that change what a target makes of a caption
 CAPTION_FLAGS = ("negative_prompt", "tokenizer_path", "text_encoder_path")
 Rower = Callable[..., Rows]  # of `Computed` or `Cached`
 

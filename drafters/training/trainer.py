@@ -141,7 +141,7 @@ class Trainer:
             for weights in (state["weights"], self.trained)
         )
         if shapes != expected:
-            raise ValueError("weights of other names or shapes, as of an earlier version")
+            raise ValueError("weights of other names or shapes")
         self.step = state["step"]
         for name, weight in self.trained.items():
             weight.copy_(state["weights"][name])
@@ -150,7 +150,7 @@ class Trainer:
             try:
                 optimizer.load_state_dict(saved)
             except ValueError as error:
-                why = "of an earlier version, whose optimiser took other weights"
+                why = "an optimiser of other weights"
                 raise ValueError(why) from error
 
 

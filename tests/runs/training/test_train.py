@@ -218,13 +218,12 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
 
 
 def test_a_state_of_other_groups_is_refused(folders, tmp_path) -> None:
-    """As of earlier versions, whose Muon took a table that AdamW takes."""
     training = open_training(folders, tmp_path, **BLOCK)
     training._save()
     state = torch.load(training.checkpoint)
     state["optimizers"][0]["param_groups"][0]["params"].append(99)
     torch.save(state, training.checkpoint)
-    with pytest.raises(SettingsError, match="of an earlier version, whose optimiser took other"):
+    with pytest.raises(SettingsError, match="an optimiser of other weights"):
         open_training(folders, tmp_path, **BLOCK)._resume()
 
 
