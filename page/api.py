@@ -186,6 +186,7 @@ class ImageApi:
         if asked.size not in ("auto", self.size):
             refuse("size", asked.size, f"{self.size} or auto")
         items = call_items(self.pipe.weights.target, asked.prompt, asked.n)
+        assert asked.seed is not None  # `settle` has filled it
         return asked, Order(self._settings(asked), image_jobs(items, asked.seed))
 
     def _settings(self, asked: ImageRequest) -> EngineSettings:
@@ -195,7 +196,9 @@ class ImageApi:
                 refuse("method", method, one_of(self.methods), near_names(method, self.methods))
             pipe = Pipeline.from_pipe(pipe, method=method)
         names = ("temperature", "top_k", "top_p")
-        sampling = {"guidance_scale": asked.cfg} | {name: getattr(asked, name) for name in names}
+        sampling: Any = {"guidance_scale": asked.cfg} | {
+            name: getattr(asked, name) for name in names
+        }
         return with_options(pipe.settings, sampling)
 
     def _answer(self, asked: ImageRequest, drawn: Sequence[Drawn]) -> dict[str, Any]:
@@ -243,8 +246,8 @@ async def _body(request: Request) -> dict[str, Any]:
 
 async def _while_connected(images: Future[list[Drawn]], request: Request) -> list[Drawn]:
     """Return the images; ClientDisconnect, and they are cancelled, if the client leaves first."""
-    finished = asyncio.wrap_future(images)
-    left = asyncio.create_task(_left(request))
+    finished: asyncio.Future[Any] = asyncio.wrap_future(images)
+    left: asyncio.Future[Any] = asyncio.create_task(_left(request))
     try:
         await asyncio.wait([finished, left], return_when=asyncio.FIRST_COMPLETED)
         if not finished.done():

@@ -8,6 +8,7 @@ from dataclasses import fields
 from functools import partial
 from itertools import chain
 from math import inf
+from typing import Any
 
 import gradio as gr
 import torch
@@ -37,7 +38,7 @@ EXAMPLES = (
     "a yellow star above a green square on a grassy background",
     "a dotted yellow star on a checkered blue background",
 )
-_QUIET = {"show_progress": "hidden", "api_visibility": "private"}
+_QUIET: Any = {"show_progress": "hidden", "api_visibility": "private"}
 # gradio may send a value older than the one that the stage shows.
 _LATEST = "(value, ...rest) => [document.querySelector('.stage').latest ?? value, ...rest]"
 _INTRO = """# The same image, in fewer passes
@@ -79,7 +80,7 @@ def build_page(pipe: Pipeline, drafted: bool, visitors: int) -> gr.Blocks:
         asked = [generate.click, prompt.submit]
         waits = gr.on(asked, started, stage, stage, queue=False, **_QUIET)
         # also while the visitor's stopped run is still in the queue
-        several = {"trigger_mode": "multiple", "js": _LATEST}
+        several: Any = {"trigger_mode": "multiple", "js": _LATEST}
         waits.then(partial(draw, pipe, stops), [stage, *wishes], stage, **several, **_QUIET)
         stop.click(partial(stop_run, stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
         page.load(linked(wishes), None, wishes, queue=False, **_QUIET)
@@ -128,7 +129,7 @@ def stop_run(stops: deque[str], value: str) -> object:
     return json.dumps(shown | {"state": "stopped"})
 
 
-def draw(pipe: Pipeline, stops: deque[str], before: str, *values: object) -> Iterator[str]:
+def draw(pipe: Pipeline, stops: deque[str], before: str, *values: Any) -> Iterator[str]:
     """Draw what a visitor asks for, on a stage that shows `before`."""
     shown, wish = json.loads(before), Wish(*values)
     run = shown["run"]
@@ -163,7 +164,7 @@ def linked(controls: list[Component]) -> Callable[[gr.Request], list[object]]:
     return values
 
 
-def _fitting(control: Component, kind: type, text: str | None) -> object:
+def _fitting(control: Any, kind: Any, text: str | None) -> object:
     """Return a text of the address as the control's value, or an update that changes nothing."""
     if text is None:
         return gr.skip()

@@ -213,7 +213,9 @@ def stages(pipe: Pipeline, wish: Wish, pause: float = SLOW) -> Iterator[Value]:
             yield value
     # slowly shown rounds pause in between, so times say nothing of the methods
     equal = own.settings.method.same_tokens(wish.temperature)
-    ended = verdict(panels[0].step, panels[1].step, equal, not wish.slow)
+    ours, theirs = (panel.step for panel in panels)
+    assert ours is not None and theirs is not None, "both images are finished"
+    ended = verdict(ours, theirs, equal, not wish.slow)
     yield value | {"state": "done", "verdict": ended}
 
 

@@ -91,7 +91,10 @@ def shape_masks(shape: str, diameter: int) -> tuple[np.ndarray, np.ndarray]:
     width = 2 * round(_OUTLINE * _SUPERSAMPLING) + 1
     # the minimum over a window shrinks the shape by half of the window
     inner = big.filter(ImageFilter.MinFilter(width))
-    return tuple(np.float32(mask.reduce(_SUPERSAMPLING)) / 255 for mask in (big, inner))
+    whole, without = (
+        np.asarray(mask.reduce(_SUPERSAMPLING), np.float32) / 255 for mask in (big, inner)
+    )
+    return whole, without
 
 
 @lru_cache(maxsize=64)
@@ -115,13 +118,13 @@ def _heart() -> list[tuple[float, float]]:
     angles = np.linspace(0, 2 * math.pi, 90)
     x = 16 * np.sin(angles) ** 3
     waves = zip((13, -5, -2, -1), (1, 2, 3, 4), strict=True)
-    y = -sum(height * np.cos(number * angles) for height, number in waves) - 2.5
+    y = -np.sum([height * np.cos(number * angles) for height, number in waves], axis=0) - 2.5
     return list(zip(x / 16, y / 16, strict=True))
 
 
 # Of each shape what is drawn, one over the other: the method of ImageDraw, the points in radii from
 # the centre (x to the right, y down), and the value that fills it.
-_SHAPES = {
+_SHAPES: dict[str, list[tuple[str, list[tuple[float, float]], int]]] = {
     "circle": [("ellipse", [(-1, -1), (1, 1)], 255)],
     "square": [("rectangle", [(-0.88, -0.88), (0.88, 0.88)], 255)],
     "triangle": [("polygon", [(0, -1), (1, 0.85), (-1, 0.85)], 255)],

@@ -19,7 +19,8 @@ import torch
 _SIZES = 64  # programs of one function: for each type, and one or many images and tokens
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Not a global: threads that decode at the same time may differ in --compile.
 _compiler: ContextVar[Compiler | None] = ContextVar("compiler", default=None)

@@ -83,6 +83,13 @@ def read_launch() -> Processes:
     return Processes(rank, count, local_rank)
 
 
+def _end_group() -> None:
+    import torch.distributed as group
+
+    if group.is_initialized():
+        group.destroy_process_group()
+
+
 def refuse_several(command: str) -> None:
     """Raise a SettingsError if a launcher started several processes of a command that is one."""
     if (count := read_launch().count) > 1:
@@ -115,7 +122,7 @@ def launched(device: "torch.device | None" = None) -> Processes:
         # Imported later, its functions would hold the group as a default argument, threads and all.
         import_module("torch.distributed.nn.functional")
         # or a thread of the group might free a tensor while Python ends, which aborts the process
-        atexit.register(lambda: group.is_initialized() and group.destroy_process_group())
+        atexit.register(_end_group)
         on_gpus = device is not None and device.type == "cuda"
         group.init_process_group("nccl" if on_gpus else "gloo", timeout=PATIENCE)
 

@@ -121,7 +121,8 @@ class Progress:
     @property
     def seconds(self) -> float:
         """Seconds since the first unit was begun."""
-        return max(time.perf_counter() - self.started, 1e-9)  # a clock may not have moved yet
+        started = time.perf_counter() if self.started is None else self.started
+        return max(time.perf_counter() - started, 1e-9)  # a clock may not have moved yet
 
 
 class DecodingProgress(Progress):

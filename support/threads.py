@@ -76,8 +76,9 @@ def _groups() -> list[tuple[str, str]]:
 
 def _quota(files: tuple[str, str]) -> float | None:
     """Return how many cores a group may use on average; None without a limit, "max" or -1."""
-    numbers = [_whole(word) for file in filter(None, files) for word in _read(file).split()]
-    if len(numbers) != 2 or None in numbers or numbers[0] <= 0:
+    words = [word for file in filter(None, files) for word in _read(file).split()]
+    numbers = [number for word in words if (number := _whole(word)) is not None]
+    if len(words) != 2 or len(numbers) != 2 or numbers[0] <= 0:
         return None
     return numbers[0] / numbers[1]
 

@@ -15,9 +15,7 @@ Row = Mapping[str, Any]
 _LONG = 60  # characters of a prompt in the heading
 
 
-def heading(
-    settings: BenchmarkSettings, hardware: Mapping[str, object], dates: Sequence[str]
-) -> str:
+def heading(settings: BenchmarkSettings, hardware: Mapping[str, Any], dates: Sequence[str]) -> str:
     """Return a line that says where, when and of what the figures were measured."""
     run, sampling = settings.run, settings.run.sampling
     machine = [hardware["gpu"]] if hardware["gpu"] else []

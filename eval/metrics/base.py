@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from eval.metrics.intervals import Estimate, Share
+
+T = TypeVar("T")
 
 
 class Unavailable(ValueError):
@@ -26,8 +29,11 @@ class ImageSet:
 
     def part(self, numbers: Sequence[int]) -> "ImageSet":
         """Return the images of these numbers, in this order."""
-        columns = self.paths, self.keys, self.prompts
-        return ImageSet(self.name, *(tuple(column[n] for n in numbers) for column in columns))
+
+        def chosen(column: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(column[n] for n in numbers)
+
+        return ImageSet(self.name, chosen(self.paths), chosen(self.keys), chosen(self.prompts))
 
     def __str__(self) -> str:
         return f"{self.name}, {len(self)} images"

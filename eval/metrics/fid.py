@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class Fid(Metric):
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return one score; Unavailable without two images on each side."""
+        assert reference is not None, "entries of such metrics have needs_reference"
         least = min(len(images), len(reference))
         if least < 2:
             counts = f"{len(images)} images and {len(reference)} of reference"
@@ -65,5 +67,5 @@ class Fid(Metric):
             warning += "singular and the figure mostly bias; it says nothing about quality"
         elif least < _USUAL:
             warning = f"biased upwards by {least} images; compare it with the same count only"
-        notes = {"reference": str(reference), "higher": False, "warning": warning}
+        notes: dict[str, Any] = {"reference": str(reference), "higher": False, "warning": warning}
         return [self.score(len(images), **notes, **jackknife(len(rows), distance))]

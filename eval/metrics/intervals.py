@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import comb, isclose, sqrt
 from statistics import median
+from typing import Any
 
 import numpy as np
 
+# what can be one figure per image
+Values = Sequence[float] | np.ndarray
 Share = tuple[float, float]  # an image's hits, and how many it could have
 LEAST_IMAGES = 8  # for a bootstrap interval: with fewer it is far too narrow
 OVER_IMAGES = "95 %, bootstrap over images"
@@ -30,8 +33,9 @@ class Estimate:
 
     def words(self, shown: Callable[[float], str] = "{:.2f}".format) -> str:
         """Return the figure, and its interval in brackets if it has one."""
-        ends = "" if self.low is None else f" [{shown(self.low)}, {shown(self.high)}]"
-        return shown(self.value) + ends
+        if self.low is None or self.high is None:
+            return shown(self.value)
+        return f"{shown(self.value)} [{shown(self.low)}, {shown(self.high)}]"
 
 
 def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 4000) -> Estimate:
@@ -75,11 +79,12 @@ def paired_difference(ours: Sequence[Share], theirs: Sequence[Share]) -> Estimat
 
 def _spread(found: Estimate) -> Estimate:
     """Return the estimate, without an interval of width 0: other images might well differ."""
-    spread = found.low is not None and not isclose(found.low, found.high, abs_tol=1e-12)
+    low, high = found.low, found.high
+    spread = low is not None and high is not None and not isclose(low, high, abs_tol=1e-12)
     return found if spread else Estimate(found.value, None, None)
 
 
-def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 4000) -> Estimate:
+def paired_ratio(above: Values, below: Values, samples: int = 4000) -> Estimate:
     """Return sum(above) / sum(below); the two figures of an image are drawn together.
 
     The interval says how far other images might move the ratio, not how far another hour of the
@@ -104,7 +109,7 @@ def median_interval(values: Sequence[float]) -> Estimate:
     return Estimate(median(ordered), ordered[cut], ordered[count - 1 - cut])
 
 
-def mean_interval(values: Sequence[float]) -> dict[str, object]:
+def mean_interval(values: Values) -> dict[str, Any]:
     """Return the value, ends and name of the interval of a mean over images.
 
     The values are no shares, even where all are 0 or 1: the interval is the bootstrap's, or none
@@ -114,7 +119,7 @@ def mean_interval(values: Sequence[float]) -> dict[str, object]:
     return _over_images(_spread(paired_ratio(values, ones)), values, ones)
 
 
-def share_interval(hits: Sequence[float], totals: Sequence[float]) -> dict[str, object]:
+def share_interval(hits: Values, totals: Values) -> dict[str, Any]:
     """Return the same of sum(hits) / sum(totals), and the pairs of each image as `shares`.
 
     Where an image is hit or not (totals of 1), the interval is Wilson's (1927). So it is for shares
@@ -130,9 +135,7 @@ def share_interval(hits: Sequence[float], totals: Sequence[float]) -> dict[str, 
     return figures
 
 
-def _over_images(
-    found: Estimate, hits: Sequence[float], totals: Sequence[float]
-) -> dict[str, object]:
+def _over_images(found: Estimate, hits: Values, totals: Values) -> dict[str, Any]:
     name = None if found.low is None else OVER_IMAGES
     shares = tuple((float(hit), float(total)) for hit, total in zip(hits, totals, strict=True))
     return asdict(found) | {"interval": name, "shares": shares}
@@ -176,7 +179,7 @@ def _once(shares: np.ndarray) -> bool:
     return bool((shares[:, 1] == 1).all() and np.isin(shares[:, 0], (0, 1)).all())
 
 
-def jackknife(count: int, without: Callable[[np.ndarray], float]) -> dict[str, object]:
+def jackknife(count: int, without: Callable[[np.ndarray], float]) -> dict[str, Any]:
     """Return value and interval of a figure for which the bootstrap is biased.
 
     Images that are drawn twice narrow a covariance. So every group of images is left out once

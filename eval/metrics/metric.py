@@ -1,5 +1,7 @@
 """The base class of metrics."""
 
+from typing import Any
+
 from configs.evaluation import EvaluateSettings
 from eval.metrics.base import ImageSet, Score
 from eval.metrics.networks import ImageNetwork
@@ -16,7 +18,8 @@ class Metric:
         store: FeatureStore,
         settings: EvaluateSettings,
     ):
-        self.name, self.network, self.store, self.settings = name, network, store, settings
+        self.name, self.store, self.settings = name, store, settings
+        self.network: Any = network  # of the class that the metric's entry names
         self.label, self.resize = "none", "none"
         if network is not None:
             self.label, self.resize = network.label, network.resize
@@ -25,7 +28,7 @@ class Metric:
         """Return the images' scores; Unavailable if undefined. reference: real images if needed."""
         raise NotImplementedError
 
-    def score(self, count: int, part: str = "", **figures: object) -> Score:
+    def score(self, count: int, part: str = "", **figures: Any) -> Score:
         """Return a score of this metric, or of a part of it, which rests on `count` images."""
-        sources = {"network": self.label, "resize": self.resize}
+        sources: dict[str, Any] = {"network": self.label, "resize": self.resize}
         return Score(self.name + part, count=count, **(sources | figures))

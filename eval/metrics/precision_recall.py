@@ -1,6 +1,7 @@
 """Improved precision and recall (Kynkaanniemi et al. 2019, arXiv 1904.06991), k = 3."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ class PrecisionRecall(Metric):
         The interval of precision keeps the balls as they are. Recall has none, since other
         generated images would have other balls.
         """
+        assert reference is not None, "entries of such metrics have needs_reference"
         few = min(len(images), len(reference))
         if few <= K:
             raise Unavailable(f"{few} images on one side; the {K} nearest need more than {K}")
@@ -62,7 +64,10 @@ class PrecisionRecall(Metric):
         precision = share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows)))
         recall = {"value": float(covered(theirs, rows, radii(rows)).mean())}
         warning = f"{few} images span a coarse manifold; compare with the same counts only"
-        notes = {"reference": str(reference), "warning": warning if few < _FEW else None}
+        notes: dict[str, Any] = {
+            "reference": str(reference),
+            "warning": warning if few < _FEW else None,
+        }
         return [
             self.score(len(images), name, **notes, **figures)
             for name, figures in ((".precision", precision), (".recall", recall))

@@ -1,6 +1,7 @@
 """From a metric's name to its figure and its network, which metrics share."""
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -19,8 +20,9 @@ def build_metric(
 ) -> Metric:
     """Return a metric with its network, which metrics built one after the other share."""
     entry = METRICS[name]
-    flag = entry.flag
-    models = {  # open_clip's model, and whether images are padded in place of cropped
+    flag = entry.flag or ""
+    # open_clip's model, and whether images are padded instead of cropped
+    models: dict[str, tuple[Any, ...]] = {
         "clip_path": (settings.clip_model,),
         "hpsv2_path": (HPS_MODEL, True),
         "hpsv21_path": (HPS_MODEL, True),
@@ -33,9 +35,7 @@ def build_metric(
 
 
 @lru_cache(maxsize=1)  # the largest take 4 GB: only the latest is kept
-def _network(
-    kind: type[ImageNetwork], flag: str, path: str, device: torch.device, *sizes: object
-) -> ImageNetwork:
+def _network(kind: Any, flag: str, path: str, device: torch.device, *sizes: Any) -> ImageNetwork:
     """Load a network; Unavailable if its library or weights are missing, or do not fit."""
     weights = find_weights(flag, path)
     with fitting(flag, weights, kind.fault):

@@ -128,7 +128,11 @@ def _score_entry(score: Score) -> dict[str, object]:
 
 def _run_entry(run: Run, row: SpeedRow) -> dict[str, object]:
     names = ("settings", "identity", "hardware", "versions", "revision", "started")
-    entry = {"name": run.name, "folder": str(run.folder), "baseline": row.baseline}
+    entry: dict[str, object] = {
+        "name": run.name,
+        "folder": str(run.folder),
+        "baseline": row.baseline,
+    }
     return entry | {name: run.manifest.get(name) for name in names}
 
 
@@ -198,12 +202,11 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
     """
 
     def price(run: str, score: Score) -> Estimate | None:
-        plain = scores.get(baselines.get(run), {}).get(score.metric)
-        shares = [s.shares if s is not None else None for s in (score, plain)]
-        if None in shares:
+        plain = scores.get(baselines.get(run) or "", {}).get(score.metric)
+        if plain is None or score.shares is None or plain.shares is None:
             return None
-        ours, theirs = ([total for _, total in pairs] for pairs in shares)
-        return paired_difference(*shares) if ours == theirs else None
+        ours, theirs = ([total for _, total in pairs] for pairs in (score.shares, plain.shares))
+        return paired_difference(score.shares, plain.shares) if ours == theirs else None
 
     return {
         run: {name: replace(s, shares=None, price=price(run, s)) for name, s in of_run.items()}

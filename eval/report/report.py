@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -31,7 +31,7 @@ _GAIN = 4  # differences are shown this much stronger
 _INK = "#010203"  # stands for the page's colour until the SVG is written
 _BAR = "#4477aa"  # seen on white and on black
 _MEDIAN = "#dd7733"
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # a folder's name may have two $
     "font.family": "sans-serif",
@@ -102,7 +102,7 @@ def _example(findings: Findings, key: Key, maps: Maps) -> dict[str, object]:
     pictures: list[Picture] = []
     for run, row in zip(findings.runs, findings.rows, strict=True):
         if key in run.by_image:
-            pictures += _pictures(run, key, named.get(row.baseline), maps[run.name])
+            pictures += _pictures(run, key, named.get(row.baseline or ""), maps[run.name])
     return {"prompt": key[0], "seed": key[1], "pictures": pictures}
 
 
@@ -213,7 +213,7 @@ def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] |
         return None
     apart = ImageChops.difference(image.convert("RGB"), lossless.convert("RGB"))
     shown = apart.point(lambda level: min(_GAIN * level, 255))
-    return thumbnail(shown), float(np.mean(apart))
+    return thumbnail(shown), float(np.mean(np.asarray(apart)))
 
 
 def acceptance_map(lengths: np.ndarray) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -39,7 +39,13 @@ _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 # PIL raises a SyntaxError for a broken PNG.
 _UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
 # The settings that the tables need.
-_SETTINGS = {"model": str, "method": str, "prompt": str, "verifier": str, "dtype": str}
+_SETTINGS: dict[str, Any] = {
+    "model": str,
+    "method": str,
+    "prompt": str,
+    "verifier": str,
+    "dtype": str,
+}
 _SETTINGS |= {"temperature": int | float, "batch_size": int}
 
 
@@ -167,13 +173,13 @@ def _first_of_their_kind(sets: Sequence[ImageSet]) -> list[int]:
 
     At temperature 0 all seeds give one image; metrics would count it as several that agree.
     """
-    numbers = range(len(sets[0]))
+    numbers = list(range(len(sets[0])))
     for images in sets:
         first: dict[tuple[str, str], int] = {}
         rows = zip(images.prompts, images.keys, strict=True)
         own = {n for n, row in enumerate(rows) if first.setdefault(row, n) == n}
         numbers = [n for n in numbers if n in own]
-    return list(numbers)
+    return numbers
 
 
 def _manifest(folder: Path, flag: str) -> Line:

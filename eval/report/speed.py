@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
@@ -188,7 +189,7 @@ def differing_distributions(rows: Sequence[SpeedRow]) -> dict[str, dict[str, str
     }
 
 
-def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
+def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
     """Return the fields of a SpeedRow that compare the run with its baseline."""
     if baseline is None:
         return {}
@@ -199,7 +200,8 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
         return {"common": len(baseline.keys), "warnings": (warning,)}
     pairs = [(other.by_image[key], run.by_image[key]) for key in baseline.keys]
     theirs, ours = zip(*pairs, strict=True)
-    speedup = paired_ratio(*([image["seconds"] for image in images] for images in (theirs, ours)))
+    seconds = [[image["seconds"] for image in images] for images in (theirs, ours)]
+    speedup = paired_ratio(seconds[0], seconds[1])
     forwards = [sum(image["target_forwards"] for image in images) for images in (theirs, ours)]
     identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
     plain = other.settings["method"] == "ar" and other is not run

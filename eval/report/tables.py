@@ -46,7 +46,7 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
 def _paper_cells(row: SpeedRow) -> dict[str, str]:
     figures = {"speed-up": "speedup", "tau": "tau", "mean depth": "mean_depth"}
     return {
-        f"paper's {name}": _hundredths(row.paper and getattr(row.paper, field))
+        f"paper's {name}": _hundredths(getattr(row.paper, field, None))
         for name, field in figures.items()
     }
 
@@ -72,9 +72,9 @@ def metric_table(scores: Mapping[str, Mapping[str, Score]], rows: Sequence[Speed
         name = f"{metric} {'↑' if more_is_better else '↓'}"
         table.append({"figure": name} | shown | (clip if metric == "clip" else {}))
         prices = {
-            titles[run]: of_run[metric].price.words(partial(_digits, sign="+"))
+            titles[run]: price.words(partial(_digits, sign="+"))
             for run, of_run in scores.items()
-            if metric in of_run and of_run[metric].price
+            if metric in of_run and (price := of_run[metric].price)
         }
         if prices:
             table.append({"figure": f"{metric}, minus the baseline's"} | prices)
@@ -90,8 +90,8 @@ def sources_table(scores: Mapping[str, Mapping[str, Score]]) -> Table:
             key = (score.metric, str(score.count), score.network, score.resize, *notes)
             runs.setdefault(key, []).append(run)
     figures: dict[tuple[str, ...], list[str]] = {}  # by runs and notes
-    for (figure, *notes), names in runs.items():
-        figures.setdefault((", ".join(names), *notes), []).append(figure)
+    for (figure, *on), names in runs.items():
+        figures.setdefault((", ".join(names), *on), []).append(figure)
     sources = ("images", "library and weights", "resize", "reference", "interval", "warning")
     rows = tuple((", ".join(names), *key) for key, names in figures.items())
     return Table(("figures", "runs", *sources), rows, "What the figures rest on")

@@ -11,6 +11,7 @@ outline within the token, whatever the colours and textures.
 from functools import partial
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -108,7 +109,8 @@ class ObjectReading(nn.Module):
         """Return the cross-entropy of labels (images, n, 2): nats per token, colour plus shape."""
         colour, shape = self._read("names", labels.shape[1]).split([NONE[0] + 1, NONE[1] + 1], -1)
         heads = zip((colour, shape), labels.unbind(-1), strict=True)
-        return sum(F.cross_entropy(x.flatten(0, 1), label.flatten()) for x, label in heads)
+        losses = [F.cross_entropy(x.flatten(0, 1), label.flatten()) for x, label in heads]
+        return torch.stack(losses).sum()
 
     def outlining(self, shares: Tensor) -> Tensor:
         """Return the cross-entropy of shares (images, n, CELLS^2): nats, the sum of the cells."""

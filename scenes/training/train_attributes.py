@@ -38,9 +38,10 @@ class AttributesRun(TrainingRun):
 
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         torch.manual_seed(0)
-        model = AttributeClassifier(LABELS).to(device, memory_format=torch.channels_last)
+        model = AttributeClassifier(LABELS).to(device).to(memory_format=torch.channels_last)
         adamw = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01)
         super().__init__(model, batch_size, [adamw], clip=5.0)
+        self.classifier = model
         self.train, self.test = (Split.read(work_dir, split) for split in RECONSTRUCTED)
         self.decoded, self.decoded_test = (
             reconstruct(work_dir, split, model_dir / "tokenizer") for split in RECONSTRUCTED
@@ -50,7 +51,7 @@ class AttributesRun(TrainingRun):
         self.module.train()  # `validate` has left it in the other mode
         pixels, targets = batch(self.train, self.decoded, self.step, self.batch_size)
         targets = Targets(*(values.to(self.device) for values in targets))
-        return classifier_loss(self.module, pixels.to(self.device), targets)
+        return classifier_loss(self.classifier, pixels.to(self.device), targets)
 
     def validate(self, batches: int = 8) -> dict[str, float]:
         """Return accuracies on test scenes: as rendered, degraded, and reconstructed."""
@@ -61,14 +62,14 @@ class AttributesRun(TrainingRun):
         worse = torch.cat([degrade(to_pixels(few), generator) for few in clean.split(50)])
         worse = ((worse + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
         decoded = torch.from_numpy(self.decoded_test[:count].copy())
-        figures = {}
+        figures: dict[str, float] = {}
         for kind, images in (("clean", clean), ("degraded", worse), ("reconstructed", decoded)):
-            scores = prompt_accuracy(images, self.test.records[: len(images)], self.module)
+            scores = prompt_accuracy(images, self.test.records[: len(images)], self.classifier)
             figures |= {f"{kind}_{name}": score for name, score in scores.items()}
         return figures
 
     def export(self, model_dir: Path) -> None:
-        self.module.save(model_dir / CLASSIFIER)
+        self.classifier.save(model_dir / CLASSIFIER)
 
 
 def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: "Targets") -> Tensor:

@@ -154,8 +154,8 @@ class ModelRun(TrainingRun):
         elsewhere: weight of a token that is not next to an object of a rendered scene.
         """
         batch = captions.batch(number, self.batch_size, empty)
-        prompts, codes, images = (column[rows] for column in batch)
-        prompts, codes = prompts.to(self.device), codes.to(self.device)
+        images = batch[2][rows]
+        prompts, codes = (column[rows].to(self.device) for column in batch[:2])
         with fast_autocast(self.device), fast_attention(self.device):
             tokens = image_losses(self.module.transformer, prompts, codes, self.image.first_id)
             if not self.scenes:
@@ -167,7 +167,8 @@ class ModelRun(TrainingRun):
     ) -> dict[str, Tensor]:
         """Return the mean losses from those of the tokens, (images, tokens)."""
         side = math.isqrt(tokens.shape[1])
-        scenes = [scene_of(captions.split, captions.records[image]) for image in images]
+        found = [scene_of(captions.split, captions.records[image]) for image in images]
+        scenes = [scene for scene in found if scene is not None]  # all: no crops of pictures
         labels, near, shares = (
             torch.from_numpy(np.stack([of_scene(scene, side) for scene in scenes])).to(self.device)
             for of_scene in (object_labels, near_objects, outlines)
@@ -182,7 +183,7 @@ class ModelRun(TrainingRun):
 
     def loss(self) -> Tensor:
         losses = self.losses(self.train, self.step, self.empty, ELSEWHERE, self.share)
-        return sum(WEIGHTS[name] * loss for name, loss in losses.items())
+        return torch.stack([WEIGHTS[name] * loss for name, loss in losses.items()]).sum()
 
     def update(self, rate: float) -> float:
         loss = super().update(rate)
@@ -202,7 +203,7 @@ class ModelRun(TrainingRun):
     def state(self) -> dict[str, object]:
         return super().state() | {"average": self.average.values}
 
-    def load(self, state: dict[str, object]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         self.average.load(state["average"])
 

@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ _GRADIENT_WEIGHT, _TEXTURE_WEIGHT = 0.5, 0.5
 class FloatNorm(Norm):
     """Group norm in fp32 inside bf16 autocast, whose backward pass is slow in bf16 on CPUs."""
 
-    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:  # type: ignore[override]
         wide = F.group_norm(hidden.float(), self.num_groups, self.weight, self.bias, self.eps)
         return wide.to(hidden.dtype)
 
@@ -190,7 +191,7 @@ class VqganRun(CodecRun):
     def state(self) -> dict[str, object]:
         return super().state() | {"recent": list(self.recent)}
 
-    def load(self, state: dict[str, object]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         self.recent.extend(latents.to(self.device) for latents in state["recent"])
 
@@ -284,7 +285,7 @@ class DecoderRun(CodecRun):
     def loss(self) -> Tensor:
         rng = np.random.default_rng((17, self.step))
         chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.share]
-        images, weights = self.targets(chosen, [(slice(None), slice(None))] * len(chosen))
+        images, weights = self.targets(chosen.tolist(), [(slice(None), slice(None))] * len(chosen))
         shown = self.draw(replaced(self.codes[chosen], self.near, rng))
         return reconstruction_loss(shown, images, weights)
 

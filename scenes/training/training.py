@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +92,7 @@ class TrainingRun(ABC):
             "seconds": self.seconds,
         }
 
-    def load(self, state: dict[str, object]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""
         if "module" not in state:
             raise ValueError("the checkpoint is of an earlier version; delete it to start again")
