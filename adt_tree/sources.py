@@ -249,7 +249,7 @@ def with_options(
 ) -> EngineSettings:
     """Return a pipeline's settings as a call changes them.
 
-    arguments: names that this kind of call takes besides the options, for errors.
+    arguments: names that this kind of call takes in addition to the options, for errors.
     """
     check_names(options, [*CallOptions.__annotations__, *arguments], "a call")
     if not isinstance(options.get("progress_bar", True), bool):

@@ -187,5 +187,5 @@ class TuneSettings(Settings, group="Tuning"):
     @property
     def bench(self) -> BenchmarkSettings:
         """The benchmark whose measurements decide."""
-        # `tune` warms up by itself, and takes new images in place of repeats.
+        # `tune` warms up by itself, and takes new images instead of repeats.
         return BenchmarkSettings(self.run, self.tried, repeats=1, warmup=0)

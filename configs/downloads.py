@@ -1,4 +1,4 @@
-"""What a failed download leaves in place of the file: a pointer, a web page, a message, nothing."""
+"""What a failed download leaves instead of the file: a pointer, a web page, a message, nothing."""
 
 from pathlib import Path
 

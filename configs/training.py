@@ -59,7 +59,7 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
         "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from"
     )
     target_layers: str | None = setting(
-        "the target's layers whose hidden states an EAGLE head reads, too, by commas, such as "
+        "the target's layers whose hidden states an EAGLE head also reads, by commas, such as "
         "4,8,12; with --start_from a head may learn to",
         shown="none, or as --start_from",
     )

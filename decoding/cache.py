@@ -139,7 +139,7 @@ class KVCache:
         """Return the context of an image's prompt, which fills its first slots.
 
         Args:
-            image: whose rows begin anew.
+            image: whose rows begin again.
             length: tokens of the prompt, padding included.
             starts: (guidance,) slot of a row's first token; the slots before it are padding.
             origins: (guidance,) slot of rotary position 0; None for that of the first token.
@@ -152,7 +152,7 @@ class KVCache:
         self.padding[rows, :length].masked_fill_(is_padding, -torch.inf)
         earlier = slots <= slots[:, None]
         visible = earlier & ~is_padding[:, None]  # (guidance, length, length)
-        itself = slots == slots[:, None]  # padding, too, so that no softmax is empty
+        itself = slots == slots[:, None]  # also of padding, so that no softmax is empty
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=device)
         mask.masked_fill_(~(visible | itself), -torch.inf)
         # padding before position 0 has no row in the rotary table

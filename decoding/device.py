@@ -50,7 +50,7 @@ def constant(values: tuple, device: torch.device) -> Tensor:
 
 # Without a limit: a captured graph reads these tensors at their addresses. typed: 1 and 1.0 are
 # equal, but make tensors of different types. And outside of inference mode, in which rounds make
-# them: training reads them, too, and autograd takes no tensors of that mode.
+# them: training also reads them, and autograd takes no tensors of that mode.
 @lru_cache(maxsize=None, typed=True)
 @torch.inference_mode(False)
 def _constant(device: torch.device, *values: float) -> Tensor:

@@ -204,7 +204,7 @@ class _Prompt:
 class Images:
     """The images that are decoded together; image i has row i of every state.
 
-    The batch keeps its size: a row without an image computes what nobody reads.
+    The batch keeps its size: a row without an image computes values that are not used.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ speculative decoding, arXiv 2408.07978). That makes every tree exact.
 
 Roles are independent streams. `target` chooses the target's tokens; `accept` and `residual` serve
 randomised acceptance on the host (a position is decided once, so no entry is used twice); `draft`
-draws the children of a sampling proposal, for every parent node anew.
+draws the children of a sampling proposal, separately for every parent node.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 A forward pass that verifies a tree also predicts positions that stay undecided, after draft tokens
 that may be wrong. These *stale* predictions propose the next drafts (Jacobi decoding). With the
 proposal `coupled` the first candidates are the target's own stale choices (the Gumbel coupling of
-SCD, arXiv 2510.24211); with `sampled` they are drawn anew in every round, as in SJD.
+SCD, arXiv 2510.24211); with `sampled` new drafts are sampled in every round, as in SJD.
 """
 
 import math

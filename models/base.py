@@ -42,7 +42,7 @@ class TransformerSpec:
     qk_rms: bool = False
     # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
     swin_norm: bool = False
-    sandwich_norm: bool = False  # norms on the outputs of attention and MLP, too (GLM-4)
+    sandwich_norm: bool = False  # also norms on the outputs of attention and MLP (GLM-4)
     qkv_bias: bool = False
     gelu: bool = False  # GELU, its tanh approximation, instead of SiLU in the MLP (Gemma)
     # channels of a head, where they are not hidden / heads (Gemma 7B: 256 of 16 heads, hidden 3072)
@@ -53,7 +53,7 @@ class TransformerSpec:
     # blocks of Image GPT: learned positions, LayerNorm, biases, an MLP without a gate; attention's
     # output is added to its normed input
     gpt2: bool = False
-    # of a drafter: the target's layers after which it reads the hidden states, too
+    # of a drafter: the target's layers after which it also reads the hidden states
     target_layers: tuple[int, ...] = ()
     hides_padding: bool = True  # LlamaGen's drafters were trained to see padding before a prompt
     # device of each layer; None where all compute on the head's
@@ -130,7 +130,7 @@ class ImageGrid:
         """Return columns and first token of the grid that an image token is in."""
         if self.preview is None:
             return self.columns, 0
-        # Products in place of torch.where: a position may be a number or a tensor.
+        # Products instead of torch.where: a position may be a number or a tensor.
         large = position >= self.first
         return self.preview[1] + large * (self.columns - self.preview[1]), large * self.first
 
@@ -175,7 +175,7 @@ class PromptRows:
     ids: Tensor  # (guidance, length), padded on the left
     starts: Tensor  # (guidance,) the first slot of each row
     origins: Tensor | None = None  # (guidance,) slot of rotary position 0; None: the first slot
-    # (guidance, length, width) features that the target reads in place of the ids, in models whose
+    # (guidance, length, width) features that the target reads instead of the ids, in models whose
     # prompts are not tokens; a drafter reads the ids
     condition: Tensor | None = None
 

@@ -87,7 +87,7 @@ def dispatch(
     Args:
         target: its other parts are on `main`.
         places: of every layer a CUDA device's number, "cpu" or "disk".
-        main: device of all but the layers; those on the CPU or the disk compute on it, too.
+        main: device of all but the layers; those on the CPU or the disk also compute on it.
         offload: folder of the layers on the disk.
     """
     try:

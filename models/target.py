@@ -59,7 +59,7 @@ class TargetModel:
     def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         """Token ids (rows, n) -> features after the final norm (rows, n, hidden).
 
-        layers: after which the hidden states are wanted, too, in rising order. Each passes the
+        layers: after which the hidden states are also returned, in rising order. Each passes the
         final norm, and they stand behind the features: (rows, n, (1 + layers) hidden).
         """
         return self.transformer(ids, context, layers)

@@ -1,6 +1,6 @@
 """Images with captions, one by one, from a folder or a list of lines.
 
-What cannot be used is an item, too: its `load` raises a Fault that says why. Does not import torch.
+What cannot be used is also an item: its `load` raises a Fault that says why. Does not import torch.
 """
 
 import os

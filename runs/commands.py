@@ -113,7 +113,7 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
             refuse("methods", entry, "methods that generate the images of ar: --verifier exact")
     tried = tuple(method for method in methods if method.speculative)
     if not tried:
-        refuse("methods", listed, "at least one method besides ar")
+        refuse("methods", listed, "at least one method other than ar")
     prompt_items(run)  # as above
     return build(TuneSettings, values, run=run, tried=tried)
 

@@ -44,7 +44,7 @@ def compare(
             gaps[image.job.id] = gap(target, distribution, image, first)
     # In fp64 even a gap of 0 is wrong, so -1 lets none pass.
     largest = -1.0 if target.dtype == torch.float64 else near_tie
-    # `not <=` in place of `>`: a gap that is NaN is wrong, too.
+    # `not <=` instead of `>`: a gap that is NaN is also wrong.
     wrong = tuple(name for name, apart in gaps.items() if not apart <= largest)
     return Comparison(len(baseline), len(baseline) - len(gaps), len(gaps) - len(wrong), wrong)
 
@@ -53,7 +53,7 @@ def compare(
 def gap(
     target: TargetModel, distribution: SamplingDistribution, image: FinishedImage, codes: Tensor
 ) -> float:
-    """Return how much rounding it takes to emit the last of `codes` in place of the image's token.
+    """Return how much rounding it takes to emit the last of `codes` instead of the image's token.
 
     This is the gap between the two tokens' perturbed values; or, if one of them is at the boundary
     of top-k or top-p, its distance from there (of the logit from the k-th, of the mass before it

@@ -43,7 +43,7 @@ _MEASURES = (
 
 def generate_images(
     settings: RunSettings,
-    # in place of `runs.session.open_session`; called only if an image is missing
+    # instead of `runs.session.open_session`; called only if an image is missing
     open_session: "Callable[[RunSettings], Session] | None" = None,
     processes: Processes | None = None,  # share the images; by default the launcher's, or this one
 ) -> None:

@@ -125,7 +125,7 @@ def _chosen(settings: RunSettings, total: int) -> list[int]:
 
 
 def _refuse_file_name(prompt: str) -> None:
-    """Refuse the name of a file or folder, rather than draw an image of the name."""
+    """Refuse the name of a file or folder, rather than generate an image of the name."""
     if not re.search(r"\w", prompt):
         return
     there = os.path.isfile(prompt) or os.path.isdir(prompt)
@@ -140,7 +140,7 @@ def _refuse_file_name(prompt: str) -> None:
 
 
 def _refuse_near_name(prompt: str) -> None:
-    """Refuse a word that is nearly a data set's name, rather than draw an image of the word."""
+    """Refuse a word that is nearly a data set's name, rather than generate an image of the word."""
     names = [name.lower() for name in (*DATASETS, *_ABSENT)]
     near = difflib.get_close_matches(prompt.strip().lower(), names, 1, 0.85)
     if near and len(prompt.split()) == 1:

@@ -104,7 +104,7 @@ class RunFolder:
         try:
             self.processes.agree_on_folder("output_dir", str(self.path), self.path / ".lock")
             self._read()
-        # Ctrl-C, too: Python does not call __exit__ when __enter__ raises.
+        # Also Ctrl-C: Python does not call __exit__ when __enter__ raises.
         except BaseException:
             self._lock.close()
             raise

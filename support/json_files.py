@@ -112,7 +112,7 @@ def scan_texts(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class JsonLog:
-    """A file of JSON lines that grows; what is written is printed, too."""
+    """A file of JSON lines that grows; what is written is also printed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""What a command prints besides its result."""
+"""What a command prints apart from its result."""
 
 import json
 import sys

@@ -35,7 +35,7 @@ class Exact:
             return Verdict(right[:, 1:].cumprod(1).sum(1), tree.depths, choices)
         missed = ~right
         missed[:, 0] = False  # the root is decided already
-        reached = ~(tree.visible & missed[:, None, :]).any(-1)  # all its ancestors are right, too
+        reached = ~(tree.visible & missed[:, None, :]).any(-1)  # so are all its ancestors
         # a token has one right child at most, so the deepest right node ends the only right path
         accepted, last = (tree.depths * reached).max(1)
         on_path = tree.path_to(last[:, None])

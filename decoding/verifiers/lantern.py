@@ -103,7 +103,7 @@ class Lantern(Walk):
         """Return the m* codes that a token may take over within the bound, and their mass C_m*."""
         codes = self.nearest[token, : self.settings.k]
         mass = p[codes].cumsum()  # C_1, C_2, ...: never falls
-        fitting = int(np.searchsorted(mass, bound, side="right"))  # C_m = B fits, too
+        fitting = int(np.searchsorted(mass, bound, side="right"))  # C_m = B also fits
         return codes[:fitting], mass[fitting - 1] if fitting else 0.0
 
 

@@ -49,7 +49,7 @@ class Computed:
     tokens: Tokens
     guidance: int
     precision: str = "fp32"  # of the matrix products; or bf16
-    layers: Layers = ()  # whose hidden states are wanted, too
+    layers: Layers = ()  # whose hidden states are also needed
 
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         captions, codes = [self.tokens.captions[n] for n in images], self.tokens.codes(images)
@@ -147,7 +147,7 @@ def cached(
     shards = groupby(sorted(absent), lambda image: image // _SHARD)
     own = processes.share([(number, [*new]) for number, new in shards])
     with ExitStack() as stack:
-        if processes.rank == 0 and absent:  # files are read and written anew with more images
+        if processes.rank == 0 and absent:  # files are read and written again with more images
             try:
                 stack.enter_context(lock(folder / ".lock"))
             except BlockingIOError:
@@ -156,7 +156,7 @@ def cached(
             progress.say(f"features: {count} of {plural(len(own), 'file')}")
             path = shard_path(folder, number)
             replace_file(path, _shard(computed, new, path))
-        # whoever reads needs the other processes' shards, too
+        # a reader also needs the other processes' shards
         processes.wait()
     return Cached(folder, computed.target.device)
 

@@ -33,7 +33,7 @@ def cosine_lr(progress: float, peak: float, warmup: float = 0.02) -> float:
 def orthogonalise(matrix: Tensor) -> Tensor:
     """Return roughly the nearest semi-orthogonal matrix to matrix (m, n).
 
-    Most of its singular values lie in [0.7, 1.2].
+    Most of its singular values are between 0.7 and 1.2.
     """
     a, b, c = NEWTON_SCHULZ
     # the Gram matrix of the shorter side is the cheaper one
@@ -91,7 +91,7 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices, tables, plain = [], [], []
     for name, weight in model.named_parameters():
-        # by name, too: norms of queries and keys are matrices, with weights for every head
+        # also by name: norms of queries and keys are matrices, with weights for every head
         if weight.requires_grad and (weight.ndim == 1 or "norm" in name):
             plain.append(weight)
         elif weight.requires_grad:

@@ -83,7 +83,7 @@ class Tokens:
                 id = entry["id"]
                 if id in examples:
                     other = examples[id][1][0].name
-                    raise ValueError(f"{path}: the id {id!r} is in {other}, too")
+                    raise ValueError(f"{path}: the id {id!r} is also in {other}")
                 examples[id] = entry, (path, row)
         if not examples:
             raise ValueError(f"{folder}: found no tokens-*-*.safetensors")
@@ -252,7 +252,7 @@ class ShardWriter:
             # as it will come back from the file, tuples as lists, so that the two compare
             self._claim(json.loads(json.dumps(about)))
             self.done = self._known()
-        # an interrupt, too, must not leave the folder locked
+        # an interrupt must not leave the folder locked either
         except BaseException:
             self._lock.close()
             raise

@@ -26,7 +26,7 @@ def radii(points: np.ndarray) -> np.ndarray:
 
 
 def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Return whether each point (points, features) lies in a ball around a point of the manifold.
+    """Return whether each point (points, features) is inside a ball around a point of the manifold.
 
     manifold: (others, features), the centres of the balls. reach: (others,), their radii.
     """

@@ -19,7 +19,7 @@ from support.provenance import differing
 _DISTRIBUTION = ("model", "model_path", "tokenizer_path", "text_encoder_path", "target_size",
                  "negative_prompt", "quantize", "temperature", "top_k", "top_p", "cfg")  # fmt: skip
 _MACHINE = ("dtype", "vq_path")
-# What run.json says of a command besides, in words.
+# What else run.json says of a command, in words.
 _COMMAND = {"hardware": "hardware", "versions": "versions", "revision": "revision"}
 _COMMAND |= {"processes": "number of processes"}
 

@@ -1,6 +1,6 @@
 """The networks of a VQGAN (arXiv 2012.09841), with the names of taming-transformers' files.
 
-Most public codecs have them: Chameleon's, LlamaGen's (attention in the coarsest blocks, too),
+Most public codecs have them: Chameleon's, LlamaGen's (attention also in the coarsest blocks),
 Emu3.5's, and MoVQGAN's, whose decoder has spatial norms.
 """
 

@@ -1,1 +1,1 @@
-"""Kernels in C++ for CPUs: built on first use, run in place of a layer's own steps."""
+"""Kernels in C++ for CPUs: built on first use, run instead of a layer's own steps."""

@@ -143,7 +143,7 @@ def weights_of(blocks: Blocks) -> Weights | None:
     if not can_compile(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
         return None
     check_size(Pass)
-    # Norms are not watched: what moves them moves the matrices, too, which drop their copies.
+    # Norms are not watched: what moves them also moves the matrices, which drop their copies.
     table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
     stored, rotation = packed[0].stored, blocks.rotary.table_in(dtype)
     _weights[blocks] = Weights(dtype, stored, linears, packed, table, rotation)

@@ -36,7 +36,7 @@ NAMES = {
 }
 TYPES = frozenset(dtype for dtype, _ in NAMES)  # of hidden states
 CAPABILITY = "ATEN_CPU_CAPABILITY"  # torch's variable that keeps it from newer instructions
-# The kernels obey it, too, so that one variable shows what a run is like on an older processor.
+# The kernels also obey it, so that one variable shows what a run is like on an older processor.
 WITHOUT = {"avx2": ("-mno-avx512f",), "default": ("-mno-avx512f", "-mno-avx")}
 _SECONDS = 300  # that a compiler may take
 _HASH = hashlib.sha256().digest_size

@@ -17,7 +17,7 @@ _KEYS = 64  # that a program reads at once
 
 
 def changing(*numbers: str, addresses: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """Name arguments that differ from prompt to prompt, for which nothing is compiled anew."""
+    """Name arguments that differ from prompt to prompt, which do not cause another compilation."""
     return {"do_not_specialize": [*numbers], "do_not_specialize_on_alignment": [*addresses]}
 
 

@@ -129,7 +129,7 @@ def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr):
     at = gate_up + token * 2 * width + channel
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(at + width, mask=inside, other=0.0).to(tl.float32)
-    # GELU's approximation by tanh is a sigmoid, too: 0.5 (1 + tanh z) = sigmoid(2 z).
+    # GELU's approximation by tanh is also a sigmoid: 0.5 (1 + tanh z) = sigmoid(2 z).
     slope = 1.5957691216 * (1.0 + 0.044715 * x * x) if GELU else 1.0
     y = x * tl.sigmoid(slope * x) * up
     tl.store(out + token * width + channel, y.to(out.dtype.element_ty), mask=inside)

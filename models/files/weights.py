@@ -125,7 +125,7 @@ def listed_files(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> list[Path
 def placed_keys(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> dict[str, Path]:
     """Return the shard of every key, as the folder's index says; empty without an index.
 
-    An index beside a whole file is left from an earlier save, as transformers sees it, too.
+    An index beside a whole file is left from an earlier save, as transformers also sees it.
     """
     for name in names:
         index = folder / _INDEX.format(name)

@@ -10,7 +10,7 @@ done once, after reading: one embedding has the rows of the text's ids, then tho
 
 config.json has two layouts. Model type `janus` is that of transformers (deepseek-community/
 Janus-Pro-1B, -7B, safetensors), `multi_modality` the authors' (deepseek-ai/Janus-Pro-1B, -7B and
-Janus-1.3B, .bin), in which models trained from theirs come, too (T2I-R1, Janus-4o; .safetensors).
+Janus-1.3B, .bin), in which models trained from theirs also come (T2I-R1, Janus-4o; .safetensors).
 """
 
 from collections.abc import Mapping

@@ -94,7 +94,7 @@ class Prompts:
             if vocab.first_id + count > spec.vocab:
                 raise ValueError(
                     f"the image tokenizer has {count} codes, of which the first has the id "
-                    f"{vocab.first_id}; config.json has {spec.vocab} ids, too few"
+                    f"{vocab.first_id}; config.json has only {spec.vocab} ids"
                 )
             return vocab
         # other codes would fail only at the very end, other ids in the middle of a prompt

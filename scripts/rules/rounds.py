@@ -58,7 +58,7 @@ class Distributions(TreeDrafter):
 
 
 class Unfavourable(Distributions):
-    """Targets and drafters that differ as much as the name says, after every prefix anew."""
+    """Targets and drafters that differ as much as the name says, after every prefix."""
 
     def __init__(self, kind: str, vocab: int, length: int):
         super().__init__(vocab, length, spread=1.3, cut=kind == "cut")

@@ -70,7 +70,7 @@ def public_config(scale: int, layers: int) -> dict[str, Any]:
 
 
 def vocabulary() -> dict[str, int]:
-    """Return Chameleon's ids by name, with bytes in place of its words.
+    """Return Chameleon's ids by name, with bytes instead of its words.
 
     `<reservedNNNNN>` has the id NNNNN + 4.
     """

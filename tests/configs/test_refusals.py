@@ -94,7 +94,7 @@ vq_distances --model_path=model --tokenizer_path=./n : or owner/name, got a path
 draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
 list --caption=both --prompt_file=x : --caption: …first, longest or all
 tune --minutes=0             : --minutes: expected a number from 0.01 to 10080, got 0.0
-tune --methods=ar            : --methods: expected at least one method besides ar, got 'ar'
+tune --methods=ar            : --methods: expected at least one method other than ar, got 'ar'
 tune --methods=adt:verifier=lantern : …got 'adt:verifier=lantern'
 evaluate                     : --output_dir: expected run folders…got nothing
 evaluate --output_dir a,,b   : --output_dir: expected folder names between…got 'a,,b'
