@@ -100,7 +100,7 @@ def test_an_id_stands_once(tmp_path):
     writer.close()
     names = (f"tokens-{rank}-00000.safetensors" for rank in (0, 1))
     shutil.copy(*(tmp_path / name for name in names))
-    with pytest.raises(ValueError, match=r"tokens-1-00000.*'000' is in tokens-0-00000"):
+    with pytest.raises(ValueError, match=r"tokens-1-00000.*'000' is also in tokens-0-00000"):
         Tokens.read(tmp_path)
 
 
