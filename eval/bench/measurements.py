@@ -91,7 +91,7 @@ class Measurements:
             self.add(*((given[method], _figures(one)) for method, one in turn.items()))
 
     def conditions(self, method: MethodSettings) -> Figures:
-        """Return what a method's measurements depend on, besides images and turns."""
+        """Return what a method's measurements depend on, except images and turns."""
         if method not in self._conditions:
             drafter = self.settings.drafter_path if method.drafted else None
             run = replace(self.settings, method=method, drafter_path=drafter)
