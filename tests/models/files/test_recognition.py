@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -21,6 +22,11 @@ from runs.session import open_session
 
 def named(name: str) -> Damage:
     return lambda folder: folder.rename(folder.parent / name)
+
+
+def authors_files(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "params.json")
+    (folder / "model.safetensors").rename(folder / "consolidated.pth")
 
 
 LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1-hf"
@@ -48,6 +54,15 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
         ("emu3", "emu3_5", None, "holds Emu3.5, .*use --model emu3_5"),
         ("emu3", "emu3", entries(model_type="Emu3", vocab_size=282926), "holds Emu3.5"),
         ("emu3", "emu3", named("Emu3-Chat-hf"), "holds Emu3-Chat"),
+        ("emu3", "emu3", entries("text_config", max_position_embeddings=131_072), "Emu3-Chat"),
+        (
+            "emu3",
+            "emu3",
+            lambda folder: entries(model_type="Emu3")(folder) or named("Emu3-Stage1")(folder),
+            "holds Emu3-Stage1, .*no --model here reads Emu3-Stage1",
+        ),
+        ("anole", "tiny", named("chameleon-7b"), "holds Meta's Chameleon, .*use --model anole"),
+        ("anole", "tiny", authors_files, "It holds the authors' files, .*Get it: .*leloy/Anole"),
         ("emu3_5", "emu3", None, "holds Emu3, .*use --model emu3"),
         ("emu3_5", "tiny", None, "for --model emu3_5, got 'chameleon'"),
         ("janus_pro", "tiny", None, "for --model janus_pro, got 'chameleon'"),
@@ -81,6 +96,7 @@ def test_a_folder_under_another_name_is_refused(tmp_path, model, holds, change, 
         ("tiny", "anole"),
         ("tiny", "illumina"),
         ("anole", "anole-from-lumina"),
+        ("lumina_mgpt", "Chameleon_7B_mGPT"),
         ("anole", "x"),
         ("lumina_mgpt", "Lumina-mGPT-7B-768"),
         ("lumina_mgpt", "models--Alpha-VLLM--Lumina-mGPT-7B-768/snapshots/1"),
