@@ -33,7 +33,7 @@ class CacheShape:
 
 
 def image_slots(prompt: int, grid: ImageGrid, nodes: int) -> int:
-    """Return the slots of an image, its prompt of so many tokens and its last tree."""
+    """Return how many cache slots an image needs: prompt, image tokens, last draft tree."""
     return prompt + grid.slots(grid.tokens) + grid.block(nodes)
 
 

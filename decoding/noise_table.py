@@ -1,4 +1,4 @@
-"""The noise of the images in flight, as tables on the device that rounds read by position."""
+"""The noise of the images in flight: tables on the device, which rounds read by position."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -14,9 +14,9 @@ from decoding.verifiers.host import Array, Choice, ImageTree, Walk, normalised
 class SpecTr(Walk):
     """Judges the proposal `sampled`, in trees of fixed shape; lossless as `Sampled` is.
 
-    The rule is for draws with replacement, children were drawn without. So a draw repeats an
-    earlier token with the probability of those, and is the next child else: K children give K
-    draws.
+    The rule is for draws with replacement, but children were drawn without. So a draw repeats an
+    earlier token with the probability of all earlier tokens, and else is the next child: K children
+    give K draws.
     """
 
     name = "spectr"

@@ -147,11 +147,7 @@ class Trainer:
             weight.copy_(state["weights"][name])
         self.average.load(state["average"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            try:
-                optimizer.load_state_dict(saved)
-            except ValueError as error:
-                why = "an optimiser of other weights"
-                raise ValueError(why) from error
+            optimizer.load_state_dict(saved)
 
 
 def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLoss:

@@ -29,7 +29,6 @@ from configs.methods import MethodSettings
 from decoding.images import Job
 from drafters.training.features import cached
 from drafters.training.heads import embedding_scale, export
-from drafters.training.optimizers import make_optimizers
 from drafters.training.shards import Example, ShardWriter
 from models.transformer import run_by_torch
 from runs.commands import train_settings
@@ -215,24 +214,6 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
     for _ in range(3):
         pair = whole.trainer.update(), parts.trainer.update()
         torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
-
-
-def test_a_state_of_other_groups_is_refused(folders, tmp_path) -> None:
-    training = open_training(folders, tmp_path, **BLOCK)
-    training._save()
-    state = torch.load(training.checkpoint)
-    state["optimizers"][0]["param_groups"][0]["params"].append(99)
-    torch.save(state, training.checkpoint)
-    with pytest.raises(SettingsError, match="an optimiser of other weights"):
-        open_training(folders, tmp_path, **BLOCK)._resume()
-
-
-def test_muon_leaves_tables_to_adamw(folders, tmp_path) -> None:
-    model = open_training(folders, tmp_path).target.transformer.requires_grad_(True)
-    muon = make_optimizers(model, torch.float32)[0]
-    matrices = {id(weight) for group in muon.param_groups for weight in group["params"]}
-    assert id(model.blocks.blocks[0].mlp.down.weight) in matrices
-    assert not matrices & {id(model.embedding.weight), id(model.head.weight)}
 
 
 def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:
@@ -445,22 +426,6 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatc
         assert_drafts_exactly(folder, out / "drafter", "adt")
 
 
-def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tmp_path) -> None:
-    training = open_training(folders, tmp_path)
-    head, target = training.trainer.head, training.target
-    before = target.embedding().clone()
-    enlarged = before * embedding_scale(training.settings, target, before)
-    training.trainer.update()
-    assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
-    tokens = head.embedding.weight[target.vocab.first_id :][:24]
-    features = training.trainer.rows([0, 1]).features
-    sizes = [x.square().mean().sqrt().item() for x in (tokens, features)]
-    assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
-    trained = {id(p) for p in head.parameters() if p.requires_grad}
-    groups = training.trainer.optimizers[0].param_groups
-    assert trained == {id(p) for group in groups for p in group["params"]}
-
-
 def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     start = folders / "model" / "drafter"
     stored = load_file(start / "model.safetensors")
@@ -590,16 +555,6 @@ def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
     parts, expected = rounded.update(), exact.update()
     assert not torch.equal(parts, expected)
     torch.testing.assert_close(parts, expected, rtol=0.05, atol=0.01)
-
-
-def test_a_target_in_bf16(folders, tmp_path) -> None:
-    """Its features are cached as they are, and its head takes the drafter's."""
-    cache = {"cache_features": tmp_path / "cache"}
-    first, second = (open_training(folders, tmp_path, dtype="bf16", **more) for more in ({}, cache))
-    pair = first.trainer.update(), second.trainer.update()
-    torch.testing.assert_close(*pair, rtol=0.02, atol=0.01)
-    assert second.trainer.rows([0]).features.dtype == torch.bfloat16
-    assert second.trainer.head.fc.weight.dtype == torch.float32
 
 
 def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
