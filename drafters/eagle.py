@@ -218,7 +218,7 @@ class EagleDrafter(TreeDrafter):
         self.expanded = self._grow(parents, codes, self._distance(tree.height, round))
 
     def _end_rows(self, tree: GrowingTree, round: Round) -> None:
-        """Draft the row ends after the newest level; they replace nodes that end rows as parents."""
+        """Draft the row ends after the newest level, and let rows go on from them."""
         grid, level = self.target.grid, self.expanded
         codes = torch.full(level.seen.shape[:2], grid.row_end, device=level.seen.device)
         # for every image, since shapes are static: which of them end a row is known on the device
