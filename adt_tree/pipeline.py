@@ -19,12 +19,12 @@ from adt_tree.sources import (
     StepCallback,
     absolute,
     as_flags,
-    as_python,
     call_items,
     call_jobs,
     call_settings,
     check_names,
     plain,
+    python_name,
     python_names,
     source_values,
     with_options,
@@ -32,19 +32,17 @@ from adt_tree.sources import (
 )
 from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
-from configs.command_line import TUNED, listed_method, method_flags, overridden, run_values_of
-from configs.fields import Values, flags_in, mismatch, refuse, settings_dict
+from configs.fields import Values, flags_in, mismatch, refuse, spelled
 from configs.methods import MethodSettings
-from configs.model import EngineSettings
-from configs.sampling import SamplingSettings
+from configs.model import EngineSettings, SamplingSettings
+from configs.recipes import TUNED, listed_method, method_flags, overridden
 from configs.targets import TARGETS
 from eval.bench.bench import Bench
 from eval.bench.measurements import Measurements
 from eval.bench.table import table
-from models.files.folders import lacks_drafter
-from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
 from runs.measure import BASELINE, warm_up
+from runs.opening import engine_settings, lacks_drafter, with_usual_method
 from runs.prompts import PromptItem
 from support.devices import pick_device
 from support.output import remark
@@ -54,6 +52,10 @@ from support.progress import Progress, plural
 _LIGHT = {*method_flags(), *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
 # What tqdm takes, without what a call counts.
 _BAR = {*signature(tqdm.__init__).parameters} - {"self", "iterable", "total", "kwargs"}
+
+
+def _remark(text: str) -> None:
+    remark(spelled(text, python_name))
 
 
 class Pipeline:
@@ -106,7 +108,7 @@ class Pipeline:
             recipe = source_values(source, given)
             if given.get("method") == TUNED:
                 recipe, given = with_tuned(recipe, given)
-            recipe = decodable(recipe, given, lambda text: remark(as_python(text)))
+            recipe = with_usual_method(recipe, given, _remark)
             # a drafter, or the model for another device, may be read much later
             pipe = cls(absolute(recipe), absolute(given))
         pipe.set_progress_bar_config(disable=not progress_bar)
@@ -305,9 +307,6 @@ class Pipeline:
         """Return plain decoding and the methods listed, and settings that load their drafter."""
         if isinstance(entries, str) or not entries or not all(isinstance(e, str) for e in entries):
             refuse("methods", entries, 'a list of names, such as ["ar", "adt"]')
-        for name, value in run_values_of(entries).items():  # of recipes, for the whole run
-            if name in _LIGHT and value != (used := settings_dict(settings)[name]):
-                refuse(name, value, f"{used}, as this call has it, in a recipe that it compares")
         usual = settings.method
         listed = [usual if e == usual.method else listed_method(e, {}, "methods") for e in entries]
         drafted = next((method for method in listed if method.drafted), None)
@@ -321,8 +320,7 @@ class Pipeline:
         """Return the pipeline's method, or for ar one that works with the files that are there."""
         if self.settings.method.speculative:
             return self.method
-        named = "drafter_path" in self._recipe | self._given
-        return "jacobi" if lacks_drafter(self.settings.model_path) and not named else "adt"
+        return "jacobi" if lacks_drafter(self._recipe | self._given) else "adt"
 
     def _shows(self, options: Mapping[str, Any]) -> bool:
         return options.get("progress_bar", not self._bar.get("disable"))

@@ -9,26 +9,25 @@ from typing import Any, TypedDict
 
 import torch
 
-from configs.command_line import TUNED, overridden, read_recipe
 from configs.fields import (
+    Flag,
     Settings,
     SettingsError,
     Values,
-    build,
     flags_in,
     mismatch,
     near_names,
     one_of,
     refuse,
     refusing,
-    renamed_flags,
     setting,
     settings_dict,
 )
 from configs.gone import GONE_FLAGS
 from configs.methods import MethodSettings
-from configs.model import EngineSettings
-from configs.sampling import SamplingSettings
+from configs.model import EngineSettings, SamplingSettings
+from configs.recipes import TUNED, Known, overridden, read_recipe
+from configs.schema import RunSettings
 from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
 from models.files.chameleon_parts import stored_names
@@ -46,6 +45,7 @@ from runs.tuned import PLACE, tuned_recipe
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
 _FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
 SETTINGS = flags_in(EngineSettings)
+_RECIPES = Known("generate_images", flags_in(RunSettings))
 _PATHS = [flag for flag, f in SETTINGS.items() if "path" in f.metadata]
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
@@ -80,12 +80,13 @@ def python_names() -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        raise SettingsError(as_python(str(error))) from error.__cause__
+        error.spell = python_name
+        raise
 
 
-def as_python(text: str) -> str:
-    """Return a text about flags with their names in Python: `guidance_scale`, not `--cfg`."""
-    return renamed_flags(text, {name: name for name in _NAMES} | _FROM_FLAGS)
+def python_name(flag: str) -> str:
+    """Return what a flag is called in Python; what is none there stays a flag."""
+    return _FROM_FLAGS.get(flag, flag if flag in _NAMES else f"--{flag}")
 
 
 def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
@@ -95,7 +96,7 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
         if name in names:
             continue
         if name in GONE_FLAGS:
-            raise SettingsError(f"{name}: there is no such setting; {GONE_FLAGS[name]}")
+            raise SettingsError(f"there is no such setting; {GONE_FLAGS[name]}", name)
         if name in _ELSEWHERE:
             advice = f"Use {_ELSEWHERE[name]}."
         elif (alias := _FROM_FLAGS.get(name)) in names:
@@ -144,10 +145,10 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     if name in TARGETS:
         if given.get("model", name) != name:
             refuse("model", given["model"], f"{name}, as the source")
-        recipe = read_recipe(str(ROOT / "configs" / f"{name}.yaml"), "generate_images")
+        recipe = read_recipe(str(ROOT / "configs" / f"{name}.yaml"), _RECIPES)
         return {"model": name} | recipe
     if name.endswith((".yaml", ".yml")):
-        return read_recipe(name, "generate_images")
+        return read_recipe(name, _RECIPES)
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         expected = f"a folder, owner/name on the hub, a recipe's .yaml file, {one_of(TARGETS)}"
         raise mismatch("from_pretrained", repr(name), expected, near_names(name, TARGETS))
@@ -167,12 +168,12 @@ def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     """Return the values for method="tuned": the recipe that `tune` wrote beside the model."""
     others = {name: value for name, value in given.items() if name != "method"}
     files = {name: value for name, value in (recipe | others).items() if name != "drafter_path"}
-    settings = build(EngineSettings, files, method=MethodSettings("ar"))
+    settings = EngineSettings.of(files, method=MethodSettings("ar"))
     path = tuned_recipe(settings)
     if path is None:
         writer = f"`python main.py tune --model {settings.model}`"
         refuse("method", TUNED, f"only after {writer}, which writes into {PLACE}")
-    return overridden(recipe, read_recipe(str(path), "generate_images")), others
+    return overridden(recipe, read_recipe(str(path), _RECIPES)), others
 
 
 def _model_in(path: str) -> str:
@@ -194,7 +195,7 @@ def _model_in(path: str) -> str:
         except ValueError as error:
             faults[str(error)] = None
     if likely:
-        raise SettingsError(f"{folder}: {'; '.join(faults)}")
+        raise SettingsError("; ".join(faults), str(folder))
     raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")
 
 
@@ -231,7 +232,7 @@ class CallSettings(Settings):
 
 def call_settings(**values: Any) -> CallSettings:
     """Return what a call was given; a SettingsError if it cannot be used."""
-    return build(CallSettings, {name: plain(value) for name, value in values.items()})
+    return CallSettings.of({name: plain(value) for name, value in values.items()})
 
 
 def call_jobs(items: Sequence[PromptItem], seed: Any) -> list[Job]:
@@ -257,7 +258,7 @@ def with_options(
     values: Values = as_flags({k: v for k, v in options.items() if k != "progress_bar"})
     batch = values.pop("batch_size", settings.batch_size)
     sampling = settings_dict(settings.sampling) | values
-    return replace(settings, batch_size=batch, sampling=build(SamplingSettings, sampling))
+    return replace(settings, batch_size=batch, sampling=SamplingSettings.of(sampling))
 
 
 def call_items(
@@ -278,6 +279,6 @@ def call_items(
         try:
             target.length(text)
         except ValueError as error:
-            which = f", number {number} of {len(prompts)}" if len(prompts) > 1 else ""
-            raise mismatch(f"prompt{which}", str(error), "a shorter prompt") from error
+            which = f"number {number} of {len(prompts)}" if len(prompts) > 1 else ""
+            raise mismatch(Flag("prompt", which), str(error), "a shorter prompt") from error
     return samples(numbered(prompts), num_images)

@@ -11,20 +11,20 @@ from itertools import combinations, product
 
 from configs.fields import (
     Settings,
-    SettingsError,
+    allowed,
     bounds,
-    build,
     mismatch,
     missing,
     one_of,
     part,
-    read_yaml,
     refuse,
+    refusing,
     setting,
     settings_fields,
 )
 from configs.lists import split_list
 from configs.methods import MethodSettings
+from configs.recipes import read_yaml
 from configs.schema import RunSettings
 from configs.targets import ROOT
 
@@ -110,21 +110,19 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
     """
     content, expected = read_yaml(path, "sweep"), "flag: [value, ...] lines"
     axes = content.pop("axes", None)
-    try:
-        sweep = build(Sweep, content, path=path)
-        if axes is None:
-            raise missing("--axes", expected)
+    with refusing(f"--sweep {path}"):
+        if unknown := content.keys() - settings_fields(Sweep).keys():
+            raise mismatch("keys", min(unknown), one_of(["axes", *settings_fields(Sweep)]))
+        for key, f in settings_fields(Sweep).items():
+            if not isinstance(content.get(key, ""), str) or (key == "base" and key not in content):
+                raise mismatch(key, repr(content[key]) if key in content else "nothing", allowed(f))
         if not isinstance(axes, dict) or not axes:
-            refuse("axes", axes, expected)
+            raise mismatch("axes", "nothing" if axes is None else repr(axes), expected)
         for flag, values in axes.items():
             # YAML is read as texts, so any other type in the list is a nested list or mapping.
             if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
-                refuse(f"axes: {flag}", values, "a list of values")
-        if unknown := content.keys() - settings_fields(Sweep).keys():
-            name, keys = min(unknown), one_of(["axes", *settings_fields(Sweep)])
-            raise mismatch("--keys", name, keys)
-    except SettingsError as error:
-        raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
+                raise mismatch(f"axes: {flag}", repr(values), "a list of values")
+    sweep = Sweep.of(content, path=path)
     values = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))
     varied = [":".join((entry, *cell)) for entry, cell in product(entries_of(sweep.base), values)]
     entries = (*varied, *(entries_of(sweep.methods) if sweep.methods else ()))

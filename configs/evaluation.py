@@ -3,9 +3,9 @@
 import os
 from dataclasses import MISSING, dataclass
 
-from configs.fields import refuse, setting, settings_fields
+from configs.fields import Settings, refuse, setting, settings_fields
 from configs.lists import split_list
-from configs.model import DeviceSettings
+from configs.model import device_setting
 from configs.rules import Code
 from configs.targets import ROOT
 
@@ -53,7 +53,7 @@ def _weights(name: str, text: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(DeviceSettings, group="Evaluation"):
+class EvaluateSettings(Settings, group="Evaluation"):
     """What to evaluate. The lists are written with commas."""
 
     output_dir: str = setting(
@@ -85,6 +85,7 @@ class EvaluateSettings(DeviceSettings, group="Evaluation"):
     cache_dir: str = setting(
         "folder of the images' features, by content", "outputs/features", path=True
     )
+    device: str = device_setting()
     batch_size: int = setting("images per forward pass of a metric's network", 16, low=1, high=4096)
     attributes_path: str = setting(
         "the tiny domain's classifier",

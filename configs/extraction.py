@@ -4,10 +4,10 @@ import os
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from configs.fields import Settings, flags_in, in_checkout, missing, part, refuse, setting
+from configs.fields import Flag, Settings, flags_in, in_checkout, missing, part, refuse, setting
 from configs.methods import MethodSettings
+from configs.model import SamplingSettings
 from configs.rules import lossless_rules
-from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
 
@@ -65,9 +65,9 @@ class ExtractionSettings(Settings, group="Tokens"):
     )
 
     def settle(self) -> None:
-        if self.run.quantize is not None:
+        if self.run.engine.quantize is not None:
             allowed = "no quantised target: drafters learn from the target's own weights"
-            refuse("quantize", self.run.quantize, allowed)
+            refuse("quantize", self.run.engine.quantize, allowed)
         if self.data_dir is not None:
             if not Path(self.data_dir).exists():
                 refuse("data_dir", self.data_dir, "a folder or a .jsonl file")
@@ -77,15 +77,15 @@ class ExtractionSettings(Settings, group="Tokens"):
             return
         allowed = f"{TRAINING_SET}, or a .txt or .jsonl file"
         if self.num_images is None:
-            raise missing("--num_images", "the number of images for --from_prompts")
-        if self.prompt is None and self.run.model != "tiny":
-            raise missing("--prompt", f"{allowed}, with --model {self.run.model}")
+            raise missing(Flag("num_images"), "the number of images for --from_prompts")
+        if self.prompt is None and self.run.engine.model != "tiny":
+            raise missing(Flag("prompt"), f"{allowed}, with --model {self.run.engine.model}")
         if self.prompt is not None and _judged(self.prompt):
             allowed += ", but not the prompts that models are judged by"
             refuse("prompt", self.prompt, allowed)
-        if not self.run.method.lossless:
+        if not self.run.engine.method.lossless:
             allowed = f"{', '.join(lossless_rules())}: drafters learn the target's distribution"
-            refuse("verifier", self.run.method.verifier, allowed)
+            refuse("verifier", self.run.engine.method.verifier, allowed)
 
 
 def _judged(prompt: str) -> bool:

@@ -12,11 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_args
-
-import yaml
-
-from configs.downloads import damage, failed_download
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, get_args
 
 ROOT = Path(__file__).resolve().parent.parent  # the checkout
 # Narrower than Python's int and float, which also take 1_000, nan and digits of other scripts.
@@ -31,57 +27,93 @@ _KIND_NAMES = {
     bool: "true or false",
 }
 Values = dict[str, Any]  # values by the names of their flags
-S = TypeVar("S", bound="Settings")
+
+
+class Flag(NamedTuple):
+    """What an error is about: a flag, and the path or text that was given for it, if it matters."""
+
+    name: str
+    value: object = ""
 
 
 class SettingsError(ValueError):
-    """A flag, recipe or file that cannot be used: what was expected, and what it is."""
+    """A flag, argument, recipe or file that cannot be used.
 
-
-def mismatch(source: str, got: str, expected: str, advice: str = "") -> SettingsError:
-    """Return an error in the form that all errors of settings have.
-
-    source: the flag, argument, file or entry; got: its value. expected: what it may be; "only with
-    ..." if the value is good but does not work here. advice: a sentence that says what to do.
+    `str` writes flags as `--seed`, or as the border wants that sets `spell`: Python and the API
+    have other names. In the texts of an error flags stand as `--seed`, and commands to type between
+    backticks.
     """
-    text = f"{got} works {expected}" if expected.startswith("only ") else ""
-    text = text or f"expected {expected}, got {got}"
-    return SettingsError(f"{source}: {text}" + (f". {advice}" if advice else ""))
+
+    def __init__(
+        self,
+        text: str = "",  # what is wrong, where got and expected do not say it
+        source: Flag | str = "",  # the flag, file or entry that it is about
+        got: str = "",
+        expected: str = "",  # "only with ..." if the value is good but does not work here
+        advice: str = "",  # a sentence that says what to do
+    ):
+        super().__init__()
+        self.text, self.source, self.advice = text, source, advice
+        self.got, self.expected = got, expected
+        self.inside: tuple[str, ...] = ()  # files and entries around the source, outermost first
+        self.spell: Callable[[str], str] = "--{}".format
+
+    @property
+    def flag(self) -> str | None:
+        """The flag that the error is about."""
+        return self.source.name if isinstance(self.source, Flag) and not self.inside else None
+
+    def __str__(self) -> str:
+        source = self.source
+        if isinstance(source, Flag):
+            source = f"{self.spell(source.name)} {source.value}".strip()
+        text = self.text or f"expected {self.expected}, got {self.got}"
+        if self.expected.startswith("only "):
+            text = f"{self.got} works {self.expected}"
+        text = ": ".join(filter(None, (*self.inside, source, text)))
+        return spelled(text + (f". {self.advice}" if self.advice else ""), self.spell)
+
+
+def spelled(text: str, spell: Callable[[str], str]) -> str:
+    """Return a text with flags as a border writes them; commands in backticks stay."""
+    return re.sub(r"`[^`]*`|--(\w+)", lambda m: spell(m[1]) if m[1] else m[0], text)
+
+
+def mismatch(source: Flag | str, got: str, expected: str, advice: str = "") -> SettingsError:
+    """Return the error of a value; the arguments are those of `SettingsError`."""
+    return SettingsError(source=source, got=got, expected=expected, advice=advice)
 
 
 def refuse(flag: str, value: object, expected: str, advice: str = "") -> NoReturn:
-    """Raise the error of `--flag`; the value is shown as Python writes it, shortened."""
+    """Raise the error of a flag; the value is shown as Python writes it, shortened."""
     shown = repr(value)
     shown = shown if len(shown) <= 100 else shown[:97] + "..."
-    raise mismatch(f"--{flag}", shown, expected, advice)
+    raise mismatch(Flag(flag), shown, expected, advice)
 
 
-def missing(source: str, expected: str) -> SettingsError:
+def missing(source: Flag | str, expected: str) -> SettingsError:
     """Return the error of a value that is required and was not given."""
     return mismatch(source, "nothing", expected)
 
 
 @contextmanager
-def refusing(source: str = "") -> Iterator[None]:
-    """Let a ValueError of the block be a SettingsError; source: put before its text."""
+def refusing(inside: str = "") -> Iterator[None]:
+    """Let a ValueError of the block be a SettingsError; inside: the file or entry that it reads."""
     try:
         yield
+    except SettingsError as error:
+        error.inside = (*filter(None, [inside]), *error.inside)
+        raise
     except ValueError as error:
-        raise SettingsError(f"{source}{error}") from error
+        told = SettingsError(str(error))
+        told.inside = tuple(filter(None, [inside]))
+        raise told from error
 
 
 def one_of(names: Iterable[str]) -> str:
     """Return names as a sentence lists them: a, b or c."""
     *names, last = names
     return f"{', '.join(names)} or {last}" if names else last
-
-
-def renamed_flags(text: str, names: Mapping[str, str]) -> str:
-    """Return an error's text with the names that callers know instead of `--flag`.
-
-    names: by flag. Text between backticks stays, since it is a command to type.
-    """
-    return re.sub(r"`[^`]*`|--(\w+)", lambda match: names.get(match[1], match[0]), text)
 
 
 def found_at(path: str | Path) -> str:
@@ -109,7 +141,8 @@ def setting(text: str | Callable[[], str], default: Any = None, **limits: Any) -
     text: its line of help.
     default: None where other settings decide, MISSING where the user has to.
     limits: choices (names); low, high (inclusive); above (exclusive); path (True: `~` is replaced);
-        wanted (what errors say is allowed); advice (what they say to do); shown (the default in the
+        pattern (of texts); group (heading in the help, where it is not the class's); wanted (what
+        errors say is allowed); advice (what they say to do); shown (the default in the
         help, where it depends). text and shown may be functions, called when they are read.
     """
     metadata = {"help": text, **limits}
@@ -130,28 +163,46 @@ def optional_part(owners: Callable[[], Iterable[type]]) -> Any:
 class Settings:
     """Settings that are checked when they are made.
 
-    A class declares `setting` fields and may inherit those of others. The `settle` of each class
-    refuses what does not go together and decides what was left None; base classes come first.
+    A class declares fields by `setting`, and settings inside it by `part`. Its `settle` refuses
+    what does not go together and decides what was left None; its parts are settled before it.
     """
 
     group: ClassVar[str] = ""  # heading in the help
     prefix: ClassVar[str] = ""  # of the flags
 
     def __init_subclass__(cls, group: str = "", prefix: str = "") -> None:
-        cls.group, cls.prefix = group or cls.group, prefix or cls.prefix
+        cls.group, cls.prefix = group, prefix
 
     def __post_init__(self) -> None:
-        for flag, f in settings_fields(self).items():
-            self.put(**{f.name: parse(f, flag, getattr(self, f.name))})
-        # vars() finds only what a class defines itself; getattr would run an inherited one twice.
-        for owner in reversed(type(self).__mro__):
-            if "settle" in vars(owner):
-                vars(owner)["settle"](self)
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if "help" in f.metadata and value is not f.default:
+                object.__setattr__(self, f.name, parse(f, self.prefix + f.name, value))
+        self.settle()
+
+    def settle(self) -> None:
+        """Check the settings as a whole."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Make the settings, parts included, from values by flag."""
-        return build(cls, values)
+    def of(cls, values: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
+        """Make the settings, parts included, from values by flag; other flags are left alone.
+
+        more: further values, or the values of fields that are no flags; a part by its name.
+        """
+        values = {**(values or {}), **more}
+        given = {}
+        for f in fields(cls):
+            flag = cls.prefix + f.name
+            if "help" in f.metadata:
+                if flag in values:
+                    given[f.name] = values[flag]
+                elif f.default is MISSING:
+                    raise missing(Flag(flag), allowed(f))
+            elif f.name in more or isinstance(values.get(f.name), Settings):
+                given[f.name] = values[f.name]
+            elif "parts" in f.metadata and f.default is MISSING:
+                given[f.name] = f.default_factory.of(values)
+        return cls(**given)
 
     def put(self, **values: object) -> None:
         """Set fields. Only for `settle`: afterwards settings do not change."""
@@ -169,35 +220,25 @@ def settings_fields(owner: type | object) -> dict[str, Field]:
     return {prefix + f.name: f for f in fields(owner) if "help" in f.metadata}
 
 
-def parts_of(owner: type[Settings]) -> Iterator[type[Settings]]:
-    """Yield the classes that a class consists of: those it inherits, itself, those inside it."""
-    yield from (base for base in reversed(owner.__mro__) if issubclass(base, Settings))
+def declared(owner: type[Settings]) -> Iterator[tuple[str, str, Field]]:
+    """Yield the settings of a class and its parts: heading in the help, flag, field."""
     for f in fields(owner):
+        if "help" in f.metadata:
+            yield f.metadata.get("group", owner.group), owner.prefix + f.name, f
         for inner in f.metadata["parts"]() if "parts" in f.metadata else ():
-            yield from parts_of(inner)
+            yield from declared(inner)
 
 
-def flags_in(owner: type[Settings]) -> dict[str, Field]:
-    """Return all settings of a class and its parts, by flag; of two of one name the outer."""
+def flags_in(*owners: type[Settings]) -> dict[str, Field]:
+    """Return all settings of classes and their parts, by flag; of two of one name the outer."""
     flags: dict[str, Field] = {}
-    for inner in parts_of(owner):
-        flags = settings_fields(inner) | flags
+    for owner in owners:
+        for f in fields(owner):
+            if "help" in f.metadata:
+                flags[owner.prefix + f.name] = f
+            elif "parts" in f.metadata:
+                flags = flags_in(*f.metadata["parts"]()) | flags
     return flags
-
-
-def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
-    """Make settings from values by flag; values of other flags are left alone.
-
-    ready: fields that are not made from the values.
-    """
-    given = {f.name: values[flag] for flag, f in settings_fields(owner).items() if flag in values}
-    for f in fields(owner):
-        if "parts" in f.metadata and f.default is MISSING and f.name not in ready:
-            given[f.name] = f.default_factory.of(values)
-    for flag, f in settings_fields(owner).items():
-        if f.default is MISSING and f.name not in given:
-            raise missing(f"--{flag}", allowed(f))
-    return owner(**given, **ready)
 
 
 def settings_dict(settings: object) -> dict[str, object]:
@@ -220,7 +261,7 @@ def help_text(f: Field) -> str:
 
 def kind(f: Field) -> type:
     """bool, int, float or str: the field's type without None."""
-    return next((t for t in get_args(f.type) if t is not type(None)), f.type)
+    return (*get_args(f.type), f.type)[0]
 
 
 def allowed(f: Field) -> str:
@@ -270,16 +311,13 @@ def _of_text(wanted: type, text: str) -> bool | int | float | str:
 
 
 def _within(value: Any, limits: Mapping[str, Any]) -> bool:
-    if isinstance(value, str) and not value.strip():
-        return False
+    if isinstance(value, str):
+        written = value.strip() and re.fullmatch(limits.get("pattern", "(?s).*"), value)
+        return bool(written) and value in limits.get("choices", (value,))
     if isinstance(value, float) and not math.isfinite(value):
         return False
-    return (
-        value in limits.get("choices", (value,))
-        and value >= limits.get("low", value)
-        and value <= limits.get("high", value)
-        and ("above" not in limits or value > limits["above"])
-    )
+    low, high = limits.get("low", value), limits.get("high", value)
+    return low <= value <= high and ("above" not in limits or value > limits["above"])
 
 
 def bounds(flag: str, text: str) -> tuple[int, int]:
@@ -288,44 +326,3 @@ def bounds(flag: str, text: str) -> tuple[int, int]:
     if not match or int(match[1]) >= int(match[2]):
         refuse(flag, text, "a-b with whole numbers a < b, such as 0-100")
     return int(match[1]), int(match[2])
-
-
-def read_yaml(path: str, flag: str) -> dict[str, Any]:
-    """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts."""
-    source, lines = f"--{flag} {path}", "`name: value` lines"
-    try:
-        content = yaml.load(Path(in_checkout(path)).read_text("utf-8"), _TextLoader)
-    except (FileNotFoundError, IsADirectoryError) as error:
-        folder, name = os.path.split(path)
-        elsewhere = "" if os.path.isabs(path) or os.path.exists(path) else f", here or in {ROOT}"
-        names = [file.name for one in (folder, ROOT / folder) for file in Path(one).glob("*.yaml")]
-        near = near_names(name, dict.fromkeys(names), os.path.join(folder, ""))
-        raise mismatch(source, found_at(path) + elsewhere, "a YAML file", near) from error
-    except RecursionError as error:
-        raise mismatch(source, "lists nested too deeply", lines) from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise mismatch(source, damage(Path(path), error), "a YAML file") from error
-    if content not in (None, "") and not isinstance(content, dict):
-        raise mismatch(source, failed_download(Path(path)) or f"a {type(content).__name__}", lines)
-    return content or {}
-
-
-class _TextLoader(yaml.BaseLoader):
-    """YAML in which every value is text, a key stands only once and nothing is null.
-
-    YAML's own reading would make 2024_01_01 the number 20240101, 12:30 750 and 010 8.
-    """
-
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
-        if node.style is None and node.value in ("~", "null", "Null", "NULL"):
-            problem = f"{node.value} for a value; a text is written in quotes"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return super().construct_scalar(node)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                problem = f"key {key!r} twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return super().construct_mapping(node, deep)

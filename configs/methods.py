@@ -13,7 +13,6 @@ from configs.fields import (
     NUMBER,
     Settings,
     Values,
-    build,
     flags_in,
     one_of,
     optional_part,
@@ -248,8 +247,9 @@ class MethodSettings(Settings, group="Method"):
     numbers: Settings | None = optional_part(rule_settings)  # the rule's own
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def of(cls, values: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Make the settings from values by flag; refuse flags that method or rule lack."""
+        values = {**(values or {}), **more}
         flags = settings_fields(cls)
         method, verifier = (
             parse(flags[flag], flag, values.get(flag, flags[flag].default))
@@ -261,7 +261,8 @@ class MethodSettings(Settings, group="Method"):
             if flag in values and flag not in fitting:
                 _refuse_idle(flag, values[flag], method, verifier)
         owners = {"own": METHODS[method].settings, "numbers": rule.settings}
-        return build(cls, values, **{name: of and of.of(values) for name, of in owners.items()})
+        parts = {name: of.of(values) for name, of in owners.items() if of is not None}
+        return super().of(values, **parts)
 
     def settle(self) -> None:
         if self.recall_numbers is not None:

@@ -10,13 +10,22 @@ import re
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 
-from configs.fields import Settings, bounds, in_checkout, one_of, refuse, setting, settings_dict
+from configs.fields import (
+    Settings,
+    bounds,
+    in_checkout,
+    one_of,
+    part,
+    refuse,
+    setting,
+    settings_dict,
+)
 from configs.fields import SettingsError as SettingsError
 from configs.methods import AdtSettings as AdtSettings
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from configs.model import SamplingSettings as SamplingSettings
 from configs.rules import LanternSettings as LanternSettings
-from configs.sampling import SamplingSettings as SamplingSettings
 from configs.targets import ROOT as ROOT
 
 DATASETS = {
@@ -138,30 +147,27 @@ class PromptSettings(Settings, group="Prompts"):
 
 
 @dataclass(frozen=True)
-class OutputSettings(Settings, group="Output"):
-    """Where a run is written."""
+class RunSettings(Settings, group="Output"):
+    """Everything `generate_images` needs. What is None at first is decided from the rest."""
 
+    prompts: PromptSettings = part(PromptSettings)
+    engine: EngineSettings = part(EngineSettings)
     output_dir: str | None = setting(
         "folder for images and records", path=True, shown="outputs/<named after the settings>"
     )
     overwrite: bool = setting("delete an earlier run in --output_dir first", False)
     trace: bool = setting("write one line per round to trace.jsonl", False)
 
-
-@dataclass(frozen=True)
-class RunSettings(EngineSettings, OutputSettings, PromptSettings):
-    """Everything `generate_images` needs. What is None at first is decided from the rest."""
-
     def settle(self) -> None:
-        name = Path(self.prompt).stem if self.source == "file" else self.prompt
+        prompts, engine = self.prompts, self.engine
+        name = Path(prompts.prompt).stem if prompts.source == "file" else prompts.prompt
         name = re.sub(r"[^a-z0-9]+", "-", name.lower())[:24].strip("-") or "prompt"
-        method, number = self.method.method, self.fingerprint()[:8]
-        self.fill(output_dir=f"outputs/{self.model}_{method}_{name}_{number}")
+        number = self.fingerprint()[:8]
+        self.fill(output_dir=f"outputs/{engine.model}_{engine.method.method}_{name}_{number}")
 
     def with_method(self, method: MethodSettings) -> "RunSettings":
         """Return the same run by another method; it keeps the drafter if it needs one."""
-        drafter = self.drafter_path if method.drafted else None
-        return replace(self, method=method, drafter_path=drafter)
+        return replace(self, engine=self.engine.with_method(method))
 
     def identity(self) -> dict[str, object]:
         """Return the settings, by flag, that make an image and its record what they are.
@@ -173,7 +179,7 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
             for name, value in settings_dict(self).items()
             if value is not None and name not in FREE_FLAGS
         }
-        paths = (*_PATHS, "prompt") if self.source == "file" else _PATHS
+        paths = (*_PATHS, "prompt") if self.prompts.source == "file" else _PATHS
         existing = [name for name in paths if os.path.exists(values.get(name, ""))]
         return values | {name: os.path.realpath(values[name]) for name in existing}
 

@@ -301,6 +301,11 @@ def targets_with(flag: str) -> tuple[str, ...]:
     return tuple(name for name, target in TARGETS.items() if flag in target.flags)
 
 
+def unguided_targets() -> tuple[str, ...]:
+    """Return the targets without guidance."""
+    return tuple(name for name, target in TARGETS.items() if not target.guided)
+
+
 def own_flags() -> list[str]:
     """Return the flags that some targets lack."""
     return [*dict.fromkeys(flag for target in TARGETS.values() for flag in target.flags)]
@@ -311,19 +316,23 @@ def model_defaults(model: str) -> dict[str, float]:
     return {"cfg": 1.0} if model in TARGETS and not TARGETS[model].guided else {}
 
 
-def refuse_foreign_flags(settings: object) -> None:
-    """Raise a SettingsError for a flag that only other targets than the settings' model have."""
-    sampling = getattr(settings, "sampling", None)
-    if sampling is not None and not TARGETS[settings.model].guided and sampling.cfg != 1:
-        refuse("cfg", sampling.cfg, f"1 with --model {settings.model}, which has no guidance")
-    for name in own_flags():
-        value = getattr(settings, name, None)
-        if value is not None and name not in TARGETS[settings.model].flags:
-            allowed = f"only with --model {one_of(targets_with(name))}"
-            side = TARGETS[settings.model].side
-            if name == "target_size" and side is not None:
-                allowed += f"; {settings.model} makes images of {side} x {side} pixels"
-            refuse(name, value, allowed)
+def refuse_foreign_flag(model: str, flag: str, value: object) -> None:
+    """Raise a SettingsError for a flag that only other targets have, if it was given."""
+    target = TARGETS[model]
+    if value is None or flag in target.flags:
+        return
+    allowed = f"only with --model {one_of(targets_with(flag))}"
+    if flag == "target_size" and target.side is not None:
+        allowed += f"; {model} makes images of {target.side} x {target.side} pixels"
+    refuse(flag, value, allowed)
+
+
+def model_place(model: str, path: str | None) -> str:
+    """Return the target's folder or hub id: the path given, or the folder inside it, or our own."""
+    default = ROOT / TARGETS[model].folder
+    given = default if path is None else Path(os.path.expanduser(path))
+    inner = inner_folder(given, default.name)
+    return str(inner) if inner != given or path is None else path
 
 
 def parse_size(text: str, sizes: ImageSizes) -> tuple[int, int]:

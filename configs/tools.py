@@ -1,40 +1,41 @@
 """Settings of `inspect` and `vq_distances`, which look at a checkpoint, and of the page, `demo`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
-from configs.fields import Settings, Values, build, part, setting, settings_dict
+from configs.fields import Settings, Values, part, setting
 from configs.methods import MethodSettings
-from configs.model import CodecSettings, EngineSettings, LoadedSettings, PlacementSettings
-from configs.sampling import SamplingSettings
+from configs.model import EngineSettings
+from configs.targets import model_place
 
 
 @dataclass(frozen=True)
-class InspectSettings(PlacementSettings, LoadedSettings, group="Report"):
+class InspectSettings(Settings, group="Report"):
     """What to look at, the run whose memory is computed, and whether to run it."""
 
-    sampling: SamplingSettings = part(SamplingSettings)
+    engine: EngineSettings = part(EngineSettings)
     run: bool = setting("load the model and check that it works; takes a minute", False)
 
-    def settle(self) -> None:
-        drafter = Path(self.model_path) / "drafter"
-        self.fill(drafter_path=str(drafter) if drafter.is_dir() else None)
-
-    @property
-    def engine(self) -> EngineSettings:
-        """What loads the model: with its drafter, if there is one."""
-        method = MethodSettings("ar" if self.drafter_path is None else "adt")
-        values = {name: value for name, value in settings_dict(self).items() if value is not None}
-        return build(EngineSettings, values, method=method)
+    @classmethod
+    def of(cls, values: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
+        """Make the settings; the drafter is looked at if it is named, or is in the model's."""
+        values = {**(values or {}), **more}
+        place = model_place(values.get("model", "tiny"), values.get("model_path"))
+        drafted = "drafter_path" in values or (Path(place) / "drafter").is_dir()
+        engine = EngineSettings.of(values, method=MethodSettings("adt" if drafted else "ar"))
+        return super().of(values, engine=engine)
 
 
 @dataclass(frozen=True)
-class DistanceSettings(CodecSettings, group="Table"):
+class DistanceSettings(Settings, group="Table"):
     """The table of nearest codes that relaxed rules read."""
 
     neighbours: int | None = setting(
         "nearest codes per code", low=1, high=2**16 - 1, shown="all others"
     )
+    engine: EngineSettings = part(EngineSettings)  # its target is read
 
 
 @dataclass(frozen=True)

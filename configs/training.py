@@ -2,14 +2,13 @@
 
 import os
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 
-from configs.fields import part, refuse, setting
+from configs.fields import Settings, part, refuse, setting
 from configs.lists import join_list, split_list
 from configs.methods import MethodSettings
-from configs.model import DeviceSettings, EngineSettings, ModelSettings
-from configs.sampling import SamplingSettings
+from configs.model import EngineSettings
 
 _NUMBERS = "numbers of layers from 1 on, rising, by commas"
 # What a block head is trained with, and how errors call it. It generates its images in every
@@ -20,6 +19,18 @@ _BLOCK = {
     "agreement": ("noise", "noise"),
     "cache_features": (None, "off"),
 }
+# Flags of the model that a training has.
+OF_TARGET = (
+    "model",
+    "model_path",
+    "tokenizer_path",
+    "vq_path",
+    "text_encoder_path",
+    "target_size",
+    "negative_prompt",
+    "dtype",
+    "device",
+)
 # What may differ between two commands that fill the same folder: it does not change the training.
 FREE_FLAGS = (
     "output_dir",
@@ -35,7 +46,7 @@ FREE_FLAGS = (
 
 
 @dataclass(frozen=True)
-class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
+class TrainSettings(Settings, group="Training"):
     """What a drafter is trained on, and how. A batch is that of all processes together."""
 
     tokens: str = setting(
@@ -79,8 +90,8 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
     ema: float = setting(
         "decay of the averaged weights, which are exported; 0 = off", 0.998, low=0, high=0.99999
     )
-    precision: str = setting("of matrix products in training", "fp32", choices=("fp32", "bf16"))
-    seed: int = setting("of weights, order and noise", 0, low=0, high=2**63 - 1)
+    precision: str = setting("number type of matrix products", "fp32", choices=("fp32", "bf16"))
+    seed: int = setting("seed of initial weights, order and noise", 0, low=0, high=2**63 - 1)
     # Trained on one level, deeper drafts hit less often (docs/results/tokens.md).
     depths: int = setting("unrolled levels of the draft tree", 2, low=1, high=8)
     guidance_aware: bool = setting(
@@ -136,7 +147,7 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
     )
     save_every: int = setting("steps between checkpoints", 200, low=1)
     log_every: int = setting("steps that a line of the log is the mean of", 10, low=1)
-    sampling: SamplingSettings = part(SamplingSettings)
+    engine: EngineSettings = part(EngineSettings)  # opens the target for plain decoding
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
 
     def settle(self) -> None:
@@ -151,13 +162,6 @@ class TrainSettings(DeviceSettings, ModelSettings, group="Training"):
                 refuse(name, getattr(self, name), f"{shown} with --drafter block")
         if not self.evaluated.drafted:
             refuse("eval_method", self.eval_method, "a method that has a drafter")
-
-    @property
-    def plain(self) -> EngineSettings:
-        """The settings that open the target for plain decoding, with this sampling distribution."""
-        names = [f.name for parent in (ModelSettings, DeviceSettings) for f in fields(parent)]
-        shared = {name: getattr(self, name) for name in names}
-        return EngineSettings(**shared, sampling=self.sampling, method=MethodSettings(method="ar"))
 
     @property
     def token_folders(self) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.backends.cpu import get_cpu_capability
 
-from configs.fields import SettingsError, mismatch
+from configs.fields import Flag, SettingsError, mismatch
 from configs.model import INDUCTOR, EngineSettings
 from models.cpu.blocks import run_compiled
 from models.cpu.linear import pack_weights
@@ -89,7 +89,7 @@ def use_triton(*networks: nn.Module) -> None:
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:
-    return mismatch("--compile", repr(choice), "off or auto", f"Here {reason}.")
+    return mismatch(Flag("compile"), repr(choice), "off or auto", f"Here {reason}.")
 
 
 def use_compiled(*networks: nn.Module) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from configs.fields import mismatch, refuse
+from configs.fields import Flag, mismatch, refuse
 from models.cpu.linear import Linear, forget_packed, linears_of
 from models.cpu.native import TYPES
 from models.target import TargetModel
@@ -56,7 +56,9 @@ def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
         # torchao passes over a matrix that it cannot take without raising
         if isinstance(linear, Linear) and type(linear.weight.data) is torch.Tensor:
             shape = str(tuple(linear.weight.shape))
-            raise mismatch(f"--quantize: matrix {name}", shape, f"rows of a multiple of {GROUP}")
+            raise mismatch(
+                Flag("quantize", f"matrix {name}"), shape, f"rows of a multiple of {GROUP}"
+            )
     target.transformer.to(device)
     target.move(device)
 

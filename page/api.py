@@ -23,19 +23,18 @@ from starlette.routing import Route
 
 from adt_tree.pipeline import Pipeline
 from adt_tree.sources import ALIASES, call_items, with_options
-from configs.commands import flags_of
 from configs.fields import (
     Settings,
     SettingsError,
-    build,
+    flags_in,
     near_names,
     one_of,
     refuse,
-    renamed_flags,
     setting,
 )
 from configs.model import EngineSettings
 from configs.targets import own_flags, targets_with
+from configs.tools import PageSettings
 from page.batches import ImageQueue, Order
 from page.stage import encoded
 from runs.drawing import Drawn, image_jobs
@@ -112,7 +111,7 @@ def image_request(values: Mapping[str, Any], model: str) -> ImageRequest:
             raise Problem(400, text.strip(), name, "unknown_parameter")
     if isinstance(given.get("prompt"), list):
         refuse("prompt", given["prompt"], "one text", "Send one request per prompt.")
-    return build(ImageRequest, given)
+    return ImageRequest.of(given)
 
 
 def _advice(name: str, model: str) -> str:
@@ -122,7 +121,7 @@ def _advice(name: str, model: str) -> str:
     if ALIASES.get(name) in NAMES:
         return f"Use {ALIASES[name]}."
     flag = ALIASES.get(name, name)
-    if flag in flags_of("demo") and (flag not in own_flags() or model in targets_with(flag)):
+    if flag in flags_in(PageSettings) and (flag not in own_flags() or model in targets_with(flag)):
         return f"It is set when the server starts, by --{flag}."
     return near_names(name, NAMES)
 
@@ -277,9 +276,9 @@ def _problem(request: Request, error: Exception) -> Problem:
         case Problem():
             return error
         case SettingsError():  # with the names of parameters as the API has them
-            text = renamed_flags(str(error), dict(zip(NAMES, NAMES, strict=True)))
-            name = text.partition(":")[0]
-            return Problem(400, text, name if name in NAMES else None, "invalid_value")
+            error.spell = lambda flag: flag if flag in NAMES else f"--{flag}"
+            param = error.flag if error.flag in NAMES else None
+            return Problem(400, str(error), param, "invalid_value")
         case Full():
             return Problem(429, "Too many requests wait; try later.", code="rate_limit_exceeded")
         case ClientDisconnect():

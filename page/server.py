@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
 from adt_tree.pipeline import Pipeline
-from configs.fields import mismatch
+from configs.fields import Flag, mismatch
 from configs.tools import PageSettings
 from page.stage import HERE
 from support.durable import make_writable
@@ -76,7 +76,7 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     except OSError as error:
         expected = f"a free port of {settings.share_on}"
         advice = "If it is free, this machine is too busy to start a server. Try again."
-        raise mismatch("--port", str(settings.port), expected, advice) from error
+        raise mismatch(Flag("port"), str(settings.port), expected, advice) from error
     return page, url
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from configs.downloads import failed_download
-from configs.fields import found_at, mismatch, one_of
+from configs.fields import Flag, found_at, mismatch, one_of
 from runs.prompt_files import text_fault
 from support.durable import reason
 from support.json_files import parse_json
@@ -50,7 +50,7 @@ def captioned_images(source: Path) -> Iterator[Captioned]:
     if first is None:
         expected = f"images ({', '.join(IMAGE_ENDINGS)}) with captions"
         advice = "Captions are .txt files of the images' names, or in a .jsonl file."
-        raise mismatch(f"--data_dir {source}", "no image", expected, f"{advice} {_UNPACK}")
+        raise mismatch(Flag("data_dir", source), "no image", expected, f"{advice} {_UNPACK}")
     return chain([first], items)
 
 
@@ -59,15 +59,15 @@ def _read(source: Path) -> Iterator[Captioned]:
         return _listed(source)
     if not source.is_dir():
         got = found_at(source)
-        raise mismatch(f"--data_dir {source}", got, "a folder or a .jsonl file", _UNPACK)
+        raise mismatch(Flag("data_dir", source), got, "a folder or a .jsonl file", _UNPACK)
     if shards := sorted(source.glob("*.tar")):
-        raise mismatch(f"--data_dir {source}", shards[0].name, "images with captions", _UNPACK)
+        raise mismatch(Flag("data_dir", source), shards[0].name, "images with captions", _UNPACK)
     lists = sorted(source.glob("*.jsonl"))
     if source / LIST in lists:
         lists = [source / LIST]
     if len(lists) > 1:
         names = ", ".join(path.name for path in lists[:4])
-        raise mismatch(f"--data_dir {source}", names, f"{LIST}, or one .jsonl file")
+        raise mismatch(Flag("data_dir", source), names, f"{LIST}, or one .jsonl file")
     if lists:
         return _listed(lists[0])
     # a folder of texts alone has no image, rather than captions without one
@@ -137,13 +137,13 @@ def _listed(path: Path) -> Iterator[Captioned]:
     """Yield the images that the lines of a file name, by those names."""
     try:
         if fault := failed_download(path):
-            raise mismatch(f"--data_dir {path}", fault, "a .jsonl file")
+            raise mismatch(Flag("data_dir", path), fault, "a .jsonl file")
         with path.open("rb") as file:
             for number, entry in enumerate(file, 1):
                 if entry.strip():
                     yield _listed_image(path, number, entry)
     except OSError as error:
-        raise mismatch(f"--data_dir {path}", str(error), "a .jsonl file") from error
+        raise mismatch(Flag("data_dir", path), str(error), "a .jsonl file") from error
 
 
 def _listed_image(path: Path, number: int, line: bytes) -> Captioned:

@@ -2,9 +2,9 @@
 
 import torch
 
-from configs.command_line import method_flags
 from configs.fields import flags_in, settings_dict
 from configs.model import EngineSettings
+from configs.recipes import method_flags
 from models.backends import kernels_of
 from runs.made_of import commits, made_of
 from support.devices import machine_name, pick_device
@@ -26,7 +26,7 @@ def conditions(settings: EngineSettings, download: bool = True) -> dict[str, obj
         **values,
         **made_of(values, download),
         **{f"{name} commit": commit for name, commit in commits(values).items()},
-        "compile": settings.compile or "auto",
+        "compile": settings.compile,
         "machine": machine_name(pick_device(settings.device)),
         "processor": cpu_name(),
         "threads": torch.get_num_threads(),

@@ -13,10 +13,10 @@ from runs.session import target_options
 
 def make_distances(settings: DistanceSettings) -> None:
     """Write vq_distances/top_{columns}_indices.npy into --model_path and print what was written."""
-    folder = Path(settings.model_path)
-    options = target_options(settings, torch.float32, torch.device("cpu"))
+    folder = Path(settings.engine.model_path)
+    options = target_options(settings.engine, torch.float32, torch.device("cpu"))
     with refusing():
-        codebook = family_of(settings.model).codebook(folder, options)
+        codebook = family_of(settings.engine.model).codebook(folder, options)
         path = table_path(folder, len(codebook), settings.neighbours)
         write_table(codebook, path, settings.neighbours)
     columns = settings.neighbours or len(codebook) - 1

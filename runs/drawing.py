@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from configs.fields import mismatch
+from configs.fields import Flag, mismatch
 from decoding.device import current
 from decoding.engine import Watcher
 from decoding.images import FinishedImage, Job, RoundStats
@@ -84,4 +84,4 @@ def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> Non
             faults.append(f"image {name}: {error}")
     if faults:
         got = f"{len(faults)} that the model cannot take: {first_of(faults[::-1])}"
-        raise mismatch("--prompt", got, "shorter prompts", "--slice leaves prompts out.")
+        raise mismatch(Flag("prompt"), got, "shorter prompts", "--slice leaves prompts out.")

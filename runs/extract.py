@@ -17,7 +17,7 @@ from PIL import Image
 
 from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
-from configs.fields import SettingsError, mismatch, refusing, settings_dict
+from configs.fields import Flag, mismatch, refusing, settings_dict
 from drafters.training.shards import Example, ShardWriter, Tokens, read_skipped, shard_paths
 from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
@@ -55,7 +55,7 @@ def extract_tokens(
     """
     processes = processes or launched()
     run = settings.run
-    refuse_spread(run, processes)
+    refuse_spread(run.engine, processes)
     if processes.rank == 0:
         tell_quotes(settings.output_dir, "train_drafter --tokens")
     prompts: list[PromptItem] | None = None  # the first sample of each
@@ -64,13 +64,15 @@ def extract_tokens(
     else:
         captions = settings.prompt is None  # of the tiny model's own training
         wanted = min(settings.num_images, SCENES)
-        prompts = numbered(sample_captions("train", wanted)) if captions else prompt_items(run)
+        prompts = (
+            numbered(sample_captions("train", wanted)) if captions else prompt_items(run.prompts)
+        )
         # one sample of every prompt, then a second one of each, and so on
         several = (replace(item, sample=sample) for sample in count() for item in prompts)
         images = islice(several, _different_samples(settings, len(prompts)))
     with refusing():
-        options = target_options(run, torch.float32, pick_device(run.device))
-        codec = load_codec(run.model, run.model_path, options)
+        options = target_options(run.engine, torch.float32, pick_device(run.engine.device))
+        codec = load_codec(run.engine.model, run.engine.model_path, options)
     with _opened(settings, _about(settings, codec, prompts), processes, size) as writer:
         # shares are cut before what is done is left out, so that they never overlap
         share = islice(images, processes.rank, None, processes.count)
@@ -86,14 +88,14 @@ def extract_tokens(
         images, summary = _summary(Path(settings.output_dir), new)
         if not images:
             pictures = f"--data_dir {settings.data_dir}"
-            source = pictures if prompts is None else f"--prompt {run.prompt}"
+            source = pictures if prompts is None else f"--prompt {run.prompts.prompt}"
             raise Failure(f"{source}: found nothing that can be used: {summary}")
         print(summary)
 
 
 def _different_samples(settings: ExtractionSettings, prompts: int) -> int:
     """Return how many images to make: at temperature 0 a prompt has one, whatever its seed."""
-    if settings.run.sampling.temperature > 0 or settings.num_images <= prompts:
+    if settings.run.engine.sampling.temperature > 0 or settings.num_images <= prompts:
         return settings.num_images
     which = f"{plural(prompts, 'image')} instead of {settings.num_images}"
     remark(f"--temperature 0: {which}, since all samples of a prompt have the same tokens")
@@ -120,14 +122,14 @@ def _about(
     small = {} if grid.preview is None else {"preview": grid.preview}
     return small | {
         "origin": "images" if prompts is None else "own",
-        "model": run.model,
-        "checkpoint": checkpoint_id(checkpoint_folder(run.model_path, "--model_path")),
+        "model": run.engine.model,
+        "checkpoint": checkpoint_id(checkpoint_folder(run.engine.model_path, "--model_path")),
         "rows": grid.rows,
         "columns": grid.columns,
         "vocab": codec.vocab,
         "width": width,
         "height": height,
-        "law": None if prompts is None else settings_dict(run.sampling),
+        "law": None if prompts is None else settings_dict(run.engine.sampling),
         "settings": kept,
     }
 
@@ -141,15 +143,13 @@ def _opened(
         make_writable("output_dir", Path(settings.output_dir))
         for turn in (processes.rank == 0, processes.rank > 0):
             if turn:
-                writer = ShardWriter(settings.output_dir, about, processes.rank, size)
+                with refusing("--output_dir"):
+                    writer = ShardWriter(settings.output_dir, about, processes.rank, size)
             # waits, so that the first process has claimed the folder when the others come
             processes.wait()
     except BlockingIOError as error:
-        source = f"--output_dir {settings.output_dir}"
+        source = Flag("output_dir", settings.output_dir)
         raise mismatch(source, "another command at work in it", "one command per folder") from error
-    except ValueError as error:
-        shown = str(error).removeprefix("--output_dir ")
-        raise SettingsError(f"--output_dir {shown}") from error
     with closing(writer):
         first = Path(settings.output_dir) / ".lock.0"
         processes.agree_on_folder("output_dir", settings.output_dir, first)
@@ -220,13 +220,14 @@ def _draw(
     if not fitting:
         return 0
     run = settings.run
-    what = f"generating {plural(len(fitting), 'image')} with {run.method.method} ({run.model}) "
+    method, model = run.engine.method.method, run.engine.model
+    what = f"generating {plural(len(fitting), 'image')} with {method} ({model}) "
     what += f"into {settings.output_dir}" + (f"; {done} are done already" if done else "")
     what += f"; {skipped} skipped" if skipped else ""
     with DecodingProgress(what, len(fitting), shown=writer.rank == 0) as progress:
-        engine = open_session(run).open_engine()
+        engine = open_session(run.engine).open_engine()
         progress.begin(codec.grid.tokens)
-        for step in engine.generate(image_jobs(fitting, run.seed)):
+        for step in engine.generate(image_jobs(fitting, run.prompts.seed)):
             for image in step.finished:
                 writer.add(Example(image.job.id, image.job.prompt, image.codes, image.job.seed))
             progress.show(step)

@@ -14,6 +14,7 @@ import numpy as np
 
 from configs.fields import refuse
 from configs.lists import in_list
+from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import TARGETS
 from runs.prompts import PromptItem, all_prompts, chosen_items
@@ -44,17 +45,17 @@ _MEASURES = (
 def generate_images(
     settings: RunSettings,
     # instead of `runs.session.open_session`; called only if an image is missing
-    open_session: "Callable[[RunSettings], Session] | None" = None,
+    open_session: "Callable[[EngineSettings], Session] | None" = None,
     processes: Processes | None = None,  # share the images; by default the launcher's, or this one
 ) -> None:
     """Make the images that the run's folder does not hold yet, and print how many it holds.
 
     Nothing in the folder changes before the model is loaded.
     """
-    prompts = all_prompts(settings)
-    items = different_images(settings, chosen_items(settings, prompts))
+    prompts = all_prompts(settings.prompts)
+    items = different_images(settings.engine, chosen_items(settings.prompts, prompts))
     processes = processes or launched()
-    refuse_spread(settings, processes)
+    refuse_spread(settings.engine, processes)
     if processes.rank == 0:
         tell_quotes(settings.output_dir, "evaluate --output_dir")
     with RunFolder(settings, processes) as folder:
@@ -62,7 +63,9 @@ def generate_images(
         missing = [item for item in items if item.id not in folder.records]
         # or an image would be in nobody's share
         share = hashlib.sha256(repr((items, missing)).encode()).hexdigest()
-        processes.agree("prompt", settings.prompt, share, "the same prompts in all processes")
+        processes.agree(
+            "prompt", settings.prompts.prompt, share, "the same prompts in all processes"
+        )
         changed = [item.id for item in missing if item.id in folder.changed]
         if changed and processes.rank == 0:
             which = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
@@ -78,7 +81,7 @@ def generate_images(
             print(_summary(folder, items, missing, seconds))
 
 
-def different_images(settings: RunSettings, items: Sequence[PromptItem]) -> list[PromptItem]:
+def different_images(settings: EngineSettings, items: Sequence[PromptItem]) -> list[PromptItem]:
     """Return the images without repeats: at temperature 0 a prompt has one, whatever its seed."""
     if settings.sampling.temperature > 0 or TARGETS[settings.model].painted:
         return list(items)
@@ -95,7 +98,7 @@ def tell_quotes(folder: str, flag: str) -> None:
         remark(f"--output_dir {folder}: `{flag} {shlex.quote(in_list(folder))}` names it")
 
 
-def refuse_spread(settings: RunSettings, processes: Processes) -> None:
+def refuse_spread(settings: EngineSettings, processes: Processes) -> None:
     """Raise a SettingsError for several processes that would each take all GPUs."""
     if processes.count > 1 and settings.device_map != "single":
         refuse("device_map", settings.device_map, "single with several processes")
@@ -107,8 +110,8 @@ def _progress(
     """Return what shows the progress. counts: images in all, missing, of this process."""
     total, missing, share = counts
     done, count = total - missing, folder.processes.count
-    words = f"generating {plural(missing, 'image')} with {settings.method.method}"
-    words += f" ({settings.model}) into {folder.path}/img"
+    words = f"generating {plural(missing, 'image')} with {settings.engine.method.method}"
+    words += f" ({settings.engine.model}) into {folder.path}/img"
     words += f"; {done} of {total} are there already" if done else ""
     words += f"; counted here: the {share} of the first of {count} processes" if count > 1 else ""
     done = done if count == 1 else 0
@@ -120,15 +123,15 @@ def _make(
     folder: RunFolder,
     items: Sequence[PromptItem],
     missing: Sequence[PromptItem],
-    open_session: "Callable[[RunSettings], Session] | None",
+    open_session: "Callable[[EngineSettings], Session] | None",
     progress: DecodingProgress,
 ) -> float:
     """Make the missing ones of the run's images; returns the seconds, without loading the model."""
     from runs.drawing import draw, image_jobs
     from runs.session import open_session as open_with_weights
 
-    jobs = {job.id: job for job in image_jobs(items, settings.seed)}
-    session = (open_session or open_with_weights)(settings)
+    jobs = {job.id: job for job in image_jobs(items, settings.prompts.seed)}
+    session = (open_session or open_with_weights)(settings.engine)
     # Before `begin`: if a prompt is too long, the error comes while the folder is untouched.
     steps = draw(session, [jobs[item.id] for item in missing])
     folder.begin(session.hardware())
@@ -154,7 +157,7 @@ def _record(settings: RunSettings, drawn: "Drawn") -> Line:
     """
     image = drawn.image
     codes = np.asarray(image.codes)
-    method = settings.method
+    method = settings.engine.method
     return {
         "id": image.job.id,
         "prompt": image.job.prompt,
@@ -188,12 +191,13 @@ def plan_images(settings: RunSettings) -> "Plan":
     """Return what `generate_images` would do; a SettingsError as it would raise."""
     from runs.plan import Plan
 
-    prompts, folder = all_prompts(settings), RunFolder(settings)
-    items = different_images(settings, chosen_items(settings, prompts))
+    engine, folder = settings.engine, RunFolder(settings)
+    prompts = all_prompts(settings.prompts)
+    items = different_images(engine, chosen_items(settings.prompts, prompts))
     if folder.path.is_dir():
         with folder:
             folder.check_prompts(prompts)
     done = sum(item.id in folder.records for item in items)
-    what = f"generating with {settings.method.method} ({settings.model}) into {folder.path}/img"
-    place, methods = {"output_dir": folder.path}, [settings.method]
-    return Plan(what, place, done, len(items), run=settings, methods=methods, pictures=True)
+    what = f"generating with {engine.method.method} ({engine.model}) into {folder.path}/img"
+    place, methods = {"output_dir": folder.path}, [engine.method]
+    return Plan(what, place, done, len(items), run=engine, methods=methods, pictures=True)

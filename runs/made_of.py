@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from configs import command_line
+from configs import recipes
 from configs.fields import refusing
 from configs.targets import CHAMELEON_TOKENIZER, ROOT, TARGETS
 from models.files.folders import checkpoint_folder
@@ -41,7 +41,7 @@ def made_of(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
     if (folder := places.get("model_path")) is not None:
         places |= _beside(folder, values)
     made = {name: CONTENT + checkpoint_id(path) for name, path in places.items()}
-    return made | {f"plugin {name}": CONTENT + _code_id(name) for name in command_line.PLUGINS}
+    return made | {f"plugin {name}": CONTENT + _code_id(name) for name in recipes.PLUGINS}
 
 
 def commits(values: Mapping[str, Any]) -> dict[str, str]:

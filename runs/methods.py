@@ -4,8 +4,8 @@ from torch import Tensor
 
 from configs.fields import refuse
 from configs.methods import METHODS, TREES, MethodSettings
+from configs.model import SamplingSettings
 from configs.rules import PROPOSALS, RULES, loaded
-from configs.sampling import SamplingSettings
 from decoding.engine import Engine
 from decoding.images import Sources, Speculation
 from decoding.policies.base import TreePolicy

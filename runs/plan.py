@@ -7,13 +7,12 @@ looks at the model's files, the memory and the disk, and prints it.
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from configs.fields import SettingsError, build, mismatch, refusing, settings_dict
+from configs.fields import Flag, SettingsError, mismatch, refusing, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from configs.tools import InspectSettings
 from models.codecs.codebook import find_table
 from models.files.folders import checkpoint_folder
 from runs.check.files import Examination
@@ -53,7 +52,7 @@ def show(plan: Plan) -> None:
         for flag, space in free.items() if plan.pictures else ():
             if space < (bytes_needed := to_do * needed):
                 what = f"{size(space)} free for {size(bytes_needed)} of images"
-                raise mismatch(f"--{flag} {plan.folders[flag]}", what, "a disk with more space")
+                raise mismatch(Flag(flag, plan.folders[flag]), what, "a disk with more space")
     lines += [f"disk: {size(space)} free in {plan.folders[flag]}" for flag, space in free.items()]
     print("\n".join([*lines, "dry run: nothing was loaded, generated or written"]))
 
@@ -65,7 +64,7 @@ def _free_bytes(flag: str, folder: Path) -> int:
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         got = "a folder that may not be written" if place.is_dir() else f"the file {place}"
-        raise mismatch(f"--{flag} {folder}", got, "a writable folder")
+        raise mismatch(Flag(flag, folder), got, "a writable folder")
     return shutil.disk_usage(place).free
 
 
@@ -79,26 +78,31 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     ]
     if absent:
         return 0, f"not looked at, since the hub delivers it at the start: {', '.join(absent)}"
-    values = {name: value for name, value in settings_dict(run).items() if value is not None}
-    examination = Examination(build(InspectSettings, values), methods or None)
+    examination = Examination(_with_drafter(run), methods or None)
     report = examination.report()
     drafted = any(method.drafted for method in methods)
     read = [finding for finding in report.faults if drafted or finding.part != "drafter"]
     if read:
         faults = first_of([f"{finding.name}: {finding.text}" for finding in read])
         advice = "`python main.py inspect` with the same model lists all files."
-        raise SettingsError(f"--model_path {run.model_path}: {faults}. {advice}")
+        raise SettingsError(faults, Flag("model_path", run.model_path), advice=advice)
     family, options = examination.family, examination.options
     folder = checkpoint_folder(run.model_path, "--model_path", download=False)
     codes = family.image_codes(folder, options).count
     for lantern in {method.lantern for method in methods} - {None}:
-        with refusing("--verifier lantern: "):
+        with refusing("--verifier lantern"):
             find_table(folder, codes, lantern.columns(codes))
     caption, longest = map(sum, zip(*report.memory.values(), strict=True))
     images = f"{plural(run.batch_size, 'image')} at once, without activations"
     told = f"{size(caption)} with a caption's prompt, {size(longest)} with the longest"
     tokens = family.compatible(folder, options).grid.tokens
     return tokens * TOKEN_BYTES, f"memory: {told} ({images})"
+
+
+def _with_drafter(run: EngineSettings) -> EngineSettings:
+    """Return the settings with the drafter that is in the model's folder, if there is one."""
+    there = (Path(run.model_path) / "drafter").is_dir()
+    return run if run.method.drafted or not there else replace(run, method=MethodSettings("adt"))
 
 
 def _is_absent(name: str, path: object) -> bool:

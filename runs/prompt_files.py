@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import failed_download
-from configs.fields import flags_in, found_at, mismatch, near_names
-from configs.sampling import SamplingSettings
+from configs.fields import Flag, flags_in, found_at, mismatch, near_names
+from configs.model import SamplingSettings
 from support.durable import reason
 from support.json_files import parse_json, shortened
 from support.output import remark
@@ -209,4 +209,4 @@ def _read_text(path: Path, flag: str) -> str:
 
 
 def _refuse(path: Path, flag: str, got: str, allowed: str) -> NoReturn:
-    raise mismatch(f"--{flag} {path}", got, allowed)
+    raise mismatch(Flag(flag, path), got, allowed)

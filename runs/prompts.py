@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.fields import found_at, mismatch, one_of, refuse
-from configs.schema import DATASETS, RunSettings
+from configs.fields import Flag, found_at, mismatch, one_of, refuse
+from configs.schema import DATASETS, PromptSettings
 from configs.targets import ROOT
 from runs.prompt_files import read_coco, read_jsonl, read_parti, read_text_lines
 
@@ -44,12 +44,12 @@ class PromptItem:
         return f"{self.name or format(self.number, '05d')}_{self.sample}"
 
 
-def prompt_items(settings: RunSettings) -> list[PromptItem]:
+def prompt_items(settings: PromptSettings) -> list[PromptItem]:
     """Return a run's images, prompt by prompt."""
     return chosen_items(settings, all_prompts(settings))
 
 
-def all_prompts(settings: RunSettings) -> list[PromptItem]:
+def all_prompts(settings: PromptSettings) -> list[PromptItem]:
     """Return the first image of every prompt in a run's list."""
     if settings.source == "file" and settings.prompt.lower().endswith(".jsonl"):
         names, prompts = read_jsonl(Path(settings.prompt))
@@ -58,7 +58,7 @@ def all_prompts(settings: RunSettings) -> list[PromptItem]:
     return numbered(prompts, names)
 
 
-def chosen_items(settings: RunSettings, prompts: Sequence[PromptItem]) -> list[PromptItem]:
+def chosen_items(settings: PromptSettings, prompts: Sequence[PromptItem]) -> list[PromptItem]:
     """Return a run's images of its list, prompt by prompt."""
     chosen = [prompts[number] for number in _chosen(settings, len(prompts))]
     return samples(chosen, settings.samples_per_prompt)
@@ -80,7 +80,7 @@ def numbered(prompts: Sequence[str], names: Sequence[str | None] | None = None) 
     return items
 
 
-def _prompts_without_ids(settings: RunSettings) -> list[str]:
+def _prompts_without_ids(settings: PromptSettings) -> list[str]:
     if settings.source == "text":
         _refuse_near_name(settings.prompt)
         _refuse_file_name(settings.prompt)
@@ -94,11 +94,11 @@ def _prompts_without_ids(settings: RunSettings) -> list[str]:
         expected = f"{default} or --prompt_file"
         source = _PARTI if parti else f"annotations/{default.name} in {_COCO}"
         advice = f"Get it from {source}, or run scripts/get_prompts.sh."
-        raise mismatch(f"--prompt {settings.source}", f"no file {path}", expected, advice)
+        raise mismatch(Flag("prompt", settings.source), f"no file {path}", expected, advice)
     return read_parti(path) if parti else read_coco(path, settings.caption or "first")
 
 
-def _chosen(settings: RunSettings, total: int) -> list[int]:
+def _chosen(settings: PromptSettings, total: int) -> list[int]:
     """Return the prompts' numbers, ascending: of --num_images or --sample those in --slice."""
     numbers = list(range(total))
     if settings.source == "text":
@@ -136,7 +136,7 @@ def _refuse_file_name(prompt: str) -> None:
             f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
             "is your prompt, put it into a .txt file."
         )
-        raise mismatch("--prompt", f"{prompt!r}, which {what}", expected, advice)
+        raise mismatch(Flag("prompt"), f"{prompt!r}, which {what}", expected, advice)
 
 
 def _refuse_near_name(prompt: str) -> None:

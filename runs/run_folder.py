@@ -25,7 +25,7 @@ from typing import Self
 import numpy as np
 from PIL import Image
 
-from configs.fields import SettingsError, mismatch, settings_dict
+from configs.fields import Flag, SettingsError, mismatch, settings_dict
 from configs.model import TIMED
 from configs.schema import RunSettings
 from decoding.seeds import image_seed
@@ -132,7 +132,7 @@ class RunFolder:
                     f"image {name} of prompt {record['prompt']!r}, which is now {item.prompt!r}",
                     _SAME_PROMPTS,
                 )
-            seed = image_seed(self.settings.seed, item.prompt, item.occurrence, int(sample))
+            seed = image_seed(self.settings.prompts.seed, item.prompt, item.occurrence, int(sample))
             if record.get("seed", seed) != seed:
                 why = "an equal prompt before it was added or removed"
                 raise self._error(f"image {name} of another seed, since {why}", _SAME_PROMPTS)
@@ -296,13 +296,13 @@ class RunFolder:
         return [path for path in files_of(self.path, name) if path.name != name]
 
     def _error(self, got: str, allowed: str) -> SettingsError:
-        return mismatch(f"--output_dir {self.path}", got, allowed)
+        return mismatch(Flag("output_dir", self.path), got, allowed)
 
 
 def identity_of(settings: RunSettings) -> Line:
     """Return, by flag, what all images of a folder share: settings, and the content of files."""
     identity = settings.identity()
-    if settings.source == "file":  # the list may move and grow; `check_prompts` compares it
+    if settings.prompts.source == "file":  # the list may move and grow; `check_prompts` compares it
         identity["prompt"] = "a list of prompts"
     return identity | made_of(identity)
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from configs.fields import refuse, refusing
 from configs.methods import MethodSettings
-from configs.model import INDUCTOR, CodecSettings, EngineSettings
-from configs.sampling import SamplingSettings
+from configs.model import INDUCTOR, EngineSettings, SamplingSettings
 from decoding.engine import Engine
 from decoding.images import Sources
 from drafters.eagle import EagleHead
@@ -93,7 +92,7 @@ class Session:
         columns = lantern.columns(codes)
         if columns not in self._nearest:
             path = _find_nearest(self.settings, columns, codes)
-            with refusing("--verifier lantern: "):
+            with refusing("--verifier lantern"):
                 table = load_table(path, codes, columns)
             nearest = torch.from_numpy(table.astype("int32"))
             self._nearest[columns] = nearest.to(self.target.device)
@@ -136,7 +135,7 @@ def open_session(settings: EngineSettings) -> Session:
 
 def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODES) -> Path:
     """Return the model's narrowest table of nearest codes with so many columns."""
-    with refusing("--lantern_k: "):
+    with refusing("--lantern_k"):
         return find_table(checkpoint_folder(settings.model_path, "--model_path"), codes, columns)
 
 
@@ -147,7 +146,7 @@ def _find_drafter(settings: EngineSettings) -> FoundDrafter:
 
 
 def target_options(
-    settings: CodecSettings, dtype: torch.dtype, device: torch.device, download: bool = True
+    settings: EngineSettings, dtype: torch.dtype, device: torch.device, download: bool = True
 ) -> TargetOptions:
     """Return how a target is loaded, with the settings that concern only some targets."""
     names = {f.name for f in fields(TargetOptions)} & {f.name for f in fields(settings)}

@@ -12,12 +12,10 @@ from typing import Any
 
 import yaml
 
-from configs.command_line import TUNED, method_flags, read_recipe
 from configs.fields import Values, flags_in, settings_dict
-from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
+from configs.recipes import TUNED, Known, method_flags, read_recipe
 from configs.schema import RunSettings
-from configs.targets import ROOT, TARGETS
 from support.output import remark
 from support.provenance import revision
 from support.wording import differences, first_of
@@ -27,7 +25,7 @@ _ELSEWHERE = ("device", "vq_device")  # settings that a recipe leaves to the mac
 _FIRST = "# The fastest lossless method of a model on a machine; `python main.py tune` wrote it.\n"
 
 
-def tuned_place(settings: RunSettings, download: bool = True) -> Path:
+def tuned_place(settings: EngineSettings, download: bool = True) -> Path:
     """Return the recipe of a model under some conditions, whatever the method.
 
     download: whether the snapshot of a hub id may be fetched; a SettingsError without it.
@@ -49,22 +47,23 @@ def tuned_place(settings: RunSettings, download: bool = True) -> Path:
 def tuned_recipe(settings: EngineSettings) -> Path | None:
     """Return the recipe of a model whose conditions are the most like those of settings."""
     here, differing = _without_method(settings), {}
+    known = Known("generate_images", flags_in(RunSettings))
     for path in sorted(PLACE.glob("*.yaml")):
-        there = read_recipe(str(path), "generate_images").get(TUNED, {}).get("conditions", {})
+        there = read_recipe(str(path), known).get(TUNED, {}).get("conditions", {})
         if there.get("model_path") == here["model_path"]:
             differing[path] = sum(there.get(name) != value for name, value in here.items())
     return min(differing, key=differing.get, default=None)
 
 
-def recipe_text(settings: RunSettings, given: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
+def recipe_text(
+    settings: EngineSettings, given: Mapping[str, Any], tuned: Mapping[str, Any]
+) -> str:
     """Return the text of the file.
 
     settings: of a run by the method. given: the conditions of its measurements. tuned: what else is
     to be said under `tuned`.
     """
-    usual = RunSettings(
-        prompt="none", model=settings.model, sampling=settings.sampling, method=settings.method
-    )
+    usual = EngineSettings(model=settings.model, sampling=settings.sampling, method=settings.method)
     flags = (flags_in(EngineSettings) | method_flags()).keys() - set(_ELSEWHERE)
     content: Values = {}
     for name, value in settings_dict(settings).items():
@@ -80,10 +79,12 @@ def recipe_text(settings: RunSettings, given: Mapping[str, Any], tuned: Mapping[
     return _FIRST + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
 
-def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
-    """Say what differs if a method was tuned under other conditions than it is used in."""
-    tuned = values.get(TUNED)
-    if tuned is None or tuned["method"] != settings.method.method:
+def warn_of_conditions(tuned: Mapping[str, Any], settings: EngineSettings) -> None:
+    """Say what differs if a method was tuned under other conditions than it is used in.
+
+    tuned: the part of the recipe that says how it was tuned.
+    """
+    if tuned["method"] != settings.method.method:
         return
     from runs.conditions import conditions  # imports torch, which most commands need later
 
@@ -108,16 +109,3 @@ def _without_method(settings: EngineSettings, download: bool = True) -> dict[str
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
     """Return conditions as texts, since a recipe's values are read as texts."""
     return {name: "none" if value is None else str(value) for name, value in given.items()}
-
-
-def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
-    """Say that methods weigh what they recall by numbers that were fitted to another model."""
-    is_tiny = Path(model_path).resolve() == (ROOT / TARGETS["tiny"].folder).resolve()
-    recalls = {
-        method.method
-        for method in methods
-        if not method.recall_numbers and "recall_numbers" in applicable(vars(method))
-    }
-    if not is_tiny and recalls:
-        fits = "; `tune` fits them to yours" if "recall" in recalls else ""
-        remark(f"recall numbers: fitted to tiny{fits}")

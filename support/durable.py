@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
-from configs.fields import mismatch
+from configs.fields import Flag, mismatch
 from support.output import remark
 
 # what flock answers on Lustre and NFS that are mounted without locks
@@ -125,7 +125,7 @@ def make_writable(flag: str, folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, ValueError) as error:  # a ValueError: a name with NUL in it
-        raise mismatch(f"--{flag} {folder}", reason(error), "a writable folder") from error
+        raise mismatch(Flag(flag, folder), reason(error), "a writable folder") from error
 
 
 def reason(error: OSError | ValueError) -> str:

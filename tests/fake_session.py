@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from stand_ins import empty_checkpoint
 
+from configs.model import EngineSettings
 from configs.schema import RunSettings
 from decoding.images import Job
 from support.json_files import read_lines
@@ -95,7 +96,7 @@ class FakeSession:
         return {"device": "fake"}
 
 
-def fake_opener(engine: FakeEngine) -> Callable[[RunSettings], FakeSession]:
+def fake_opener(engine: FakeEngine) -> Callable[[EngineSettings], FakeSession]:
     return lambda settings: FakeSession(engine)
 
 
@@ -103,7 +104,7 @@ def fake_run(place: Path, **flags: object) -> RunSettings:
     """The settings of a run into the folder `out` of a place, of a model with empty files."""
     folder = empty_checkpoint(place / "model")
     usual = {"prompt": "a cat", "model_path": str(folder), "output_dir": str(place / "out")}
-    return RunSettings(**usual | flags)
+    return RunSettings.of(usual | flags)
 
 
 def nine_names(place: Path) -> str:

@@ -21,8 +21,7 @@ from torch import Tensor
 
 import main
 from configs.methods import MethodSettings
-from configs.sampling import SamplingSettings
-from configs.schema import RunSettings
+from configs.model import EngineSettings, SamplingSettings
 from decoding.cache import CacheShape
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
@@ -42,9 +41,9 @@ class Small:
 
     model: str
     write: Callable[[Path], Path]  # into a new folder; returns the target's
-    open: Callable[[RunSettings], Session] = open_session
+    open: Callable[[EngineSettings], Session] = open_session
 
-    def settings(self, folder: Path, dtype: str = "fp64") -> RunSettings:
+    def settings(self, folder: Path, dtype: str = "fp64") -> EngineSettings:
         return small_settings(folder, dtype, self.model)
 
     def load(self, folder: Path, method: MethodSettings = PLAIN, dtype: str = "fp64") -> Session:

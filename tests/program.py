@@ -13,6 +13,7 @@ FOLDERS = (
     "eval",
     "adt_tree",
     "page",
+    "commands",
     "scenes",
     "scripts",
 )

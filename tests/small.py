@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
-from configs.schema import RunSettings, SamplingSettings
+from configs.model import EngineSettings
+from configs.schema import SamplingSettings
 from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.base import TargetOptions
@@ -259,10 +260,9 @@ FLAGS = {
 
 def small_settings(
     folder: Path, dtype: str = "fp64", model: str = "tiny", **sampling: float
-) -> RunSettings:
-    """Return the settings of a run on a small checkpoint, with its drafter."""
-    return RunSettings(
-        prompt="a cat",
+) -> EngineSettings:
+    """Return the settings of a small checkpoint, with its drafter."""
+    return EngineSettings(
         model=model,
         model_path=str(folder),
         dtype=dtype,

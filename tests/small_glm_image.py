@@ -11,7 +11,7 @@ from small import OPTIONS, randomised, special_tokenizer, write_llama_drafter
 from torch import Tensor
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
-from configs.schema import RunSettings
+from configs.model import EngineSettings
 from configs.targets import TARGETS
 from models.targets.glm_image import GlmImage
 from runs.session import Session, open_session
@@ -66,7 +66,7 @@ def processor_files(folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(pixels))
 
 
-def open_glm_image(settings: RunSettings) -> Session:
+def open_glm_image(settings: EngineSettings) -> Session:
     """Open a session whose small grid has 2 x 3 tokens; those of small models have 256, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SIZES, "preview", 3)

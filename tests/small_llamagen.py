@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from configs.schema import RunSettings
+from configs.model import EngineSettings
 from configs.targets import TARGETS
 from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
@@ -136,7 +136,7 @@ def put_llamagen(patch: pytest.MonkeyPatch, name: str, side: int) -> None:
     patch.setitem(TARGETS, name, replace(TARGETS[name], family=partial(LlamaGen, side)))
 
 
-def open_llamagen(settings: RunSettings, side: int = 4) -> Session:
+def open_llamagen(settings: EngineSettings, side: int = 4) -> Session:
     """Open a session as a command does, except for the number of codes that `llamagen` means."""
     with pytest.MonkeyPatch.context() as patch:
         put_llamagen(patch, "llamagen", side)

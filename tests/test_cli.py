@@ -40,15 +40,15 @@ def test_texts_survive_fire(model, seen, text):
     assert main.main(["generate_images", f"--prompt={text}", model]) == 0
     if not text.startswith("-") or text == "-":
         assert main.main(["generate_images", "--prompt", text, model]) == 0
-    assert {settings.prompt for settings in seen} == {text}
+    assert {settings.prompts.prompt for settings in seen} == {text}
 
 
 def test_values_arrive_as_their_types(model, seen):
     words = "--prompt x --num-images -1 --notrace --cfg 1 --method eagle2 --depth=3"
     assert main.main(["generate-images", *words.split(), model]) == 0
     settings = seen[0]
-    assert (settings.num_images, settings.trace) == (1, False)
-    assert (settings.sampling.cfg, settings.method.depth) == (1.0, 3)
+    assert (settings.prompts.num_images, settings.trace) == (1, False)
+    assert (settings.engine.sampling.cfg, settings.engine.method.depth) == (1.0, 3)
 
 
 def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):

@@ -7,7 +7,8 @@ from browser import ALL
 from fakes import finished
 
 from configs.methods import AdtSettings, MethodSettings
-from configs.schema import ROOT, RunSettings
+from configs.model import EngineSettings
+from configs.schema import ROOT
 from decoding.images import FinishedImage, Job
 from decoding.seeds import image_seed
 from runs.exactness import compare
@@ -23,7 +24,7 @@ INDICES = range(300, 308 if ALL else 303)  # test scenes
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    return open_session(RunSettings(prompt="a red circle", batch_size=4, device="cpu"))
+    return open_session(EngineSettings(batch_size=4, device="cpu"))
 
 
 def decode(session: Session, method: MethodSettings, prompts: list[str]) -> list[FinishedImage]:

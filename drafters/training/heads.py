@@ -46,8 +46,8 @@ def head_config(settings: TrainSettings) -> dict:
     """
     read = {LAYERS: list(settings.layers_read)} if settings.layers_read else {}
     if settings.start_from is None:
-        folder = checkpoint_folder(settings.model_path, "--model_path")
-        config = family_of(settings.model).entries(read_config(folder))
+        folder = checkpoint_folder(settings.engine.model_path, "--model_path")
+        config = family_of(settings.engine.model).entries(read_config(folder))
         shared = {name: config[name] for name in _SHARED if name in config}
         kind = {} if settings.drafter == DEFAULT else {ENTRY: settings.drafter}
         sizes = {"num_hidden_layers": settings.layers or 1, "bias": True}

@@ -121,7 +121,7 @@ class Trainer:
             return None
         dropped = captionless(s.seed, self.step, s.batch_size)
         # row 0 has the caption, the last one does not
-        return [int(dropped[index]) * (s.sampling.guidance - 1) for index in indices]
+        return [int(dropped[index]) * (s.engine.sampling.guidance - 1) for index in indices]
 
     def state(self) -> dict[str, Any]:
         """Return everything that the next update depends on."""
@@ -152,11 +152,11 @@ class Trainer:
 
 def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLoss:
     """Return the loss of the drafter's kind."""
-    cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
+    cfg = settings.engine.sampling.cfg if settings.guidance_aware else 1.0
     weights = 1.0, settings.ce_weight, settings.agreement_weight
     levels = DraftLevels.of(target.grid, settings.depths, target.device)
     shift, measure = int(settings.alignment == "inference"), ALIKE[settings.agreement]
     eagle = EagleLoss(target, levels, cfg, weights, shift, measure)
     if settings.drafter == "block":
-        return BlockLoss(target, eagle, settings.sampling.temperature == 0)
+        return BlockLoss(target, eagle, settings.engine.sampling.temperature == 0)
     return eagle

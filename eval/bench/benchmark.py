@@ -51,7 +51,7 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
 
 
 def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
-    run, jobs = settings.run, jobs_of(settings)
+    run, jobs = settings.run.engine, jobs_of(settings)
     kept = Measurements(folder and folder / FILE, run)
     groups = groups_of(settings)
     done, total = images_of(settings, kept)
@@ -64,11 +64,13 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
         warm = partial(warm_up, jobs=jobs, images=settings.warmup) if settings.warmup else _cold
         rows = _rows(settings, groups, Bench(session, kept, progress, warm))
     hardware, dates = session.hardware(), sorted(kept.dates)
+    prompts = settings.run.prompts
+    shared = {"seed": prompts.seed, "prompt": prompts.prompt}
     document = {
         "rows": rows,
         "images": len(jobs),
         "repeats": settings.repeats,
-        "settings": settings_dict(run.sampling) | {"seed": run.seed, "prompt": run.prompt},
+        "settings": settings_dict(run.sampling) | shared,
         "date": dates[-1],
         "cpu": cpu_name(),
         "hardware": hardware,
@@ -93,7 +95,7 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
 
 def jobs_of(settings: BenchmarkSettings) -> list[Job]:
     """Return the images of a benchmark; a SettingsError for prompts that cannot be used."""
-    return image_jobs(prompt_items(settings.run), settings.run.seed)
+    return image_jobs(prompt_items(settings.run.prompts), settings.run.prompts.seed)
 
 
 def groups_of(settings: BenchmarkSettings) -> list[Group]:
@@ -105,7 +107,7 @@ def groups_of(settings: BenchmarkSettings) -> list[Group]:
 
 def images_of(settings: BenchmarkSettings, kept: Measurements) -> tuple[int, int]:
     """Return how many images were measured, and how many there are, over methods and repeats."""
-    turns = turns_of(jobs_of(settings), settings.run.batch_size, settings.repeats)
+    turns = turns_of(jobs_of(settings), settings.run.engine.batch_size, settings.repeats)
     done = total = 0
     for methods in groups_of(settings):
         for repeat, jobs in turns:
@@ -164,10 +166,12 @@ def plan_benchmark(settings: BenchmarkSettings) -> Plan:
     """Return what `benchmark` would do."""
     folder = Path(settings.output) if settings.output else None
     path = folder / FILE if folder and (folder / FILE).is_file() else None
-    done, total = images_of(settings, Measurements(path, settings.run, download=False))
+    done, total = images_of(settings, Measurements(path, settings.run.engine, download=False))
     others = [words_of(method) for method in settings.methods if method != BASELINE]
     what = f"measuring {'; '.join(others)} next to ar, {plural(settings.repeats, 'time')} each, "
     what += "on the images of "
-    what += f"{plural(len(prompt_items(settings.run)), 'prompt')}; to {folder or 'the screen'}"
+    what += (
+        f"{plural(len(prompt_items(settings.run.prompts)), 'prompt')}; to {folder or 'the screen'}"
+    )
     place = {"output_dir": folder} if folder else {}
-    return Plan(what, place, done, total, run=settings.run, methods=settings.methods)
+    return Plan(what, place, done, total, run=settings.run.engine, methods=settings.methods)

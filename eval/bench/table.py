@@ -17,10 +17,11 @@ _LONG = 60  # characters of a prompt in the heading
 
 def heading(settings: BenchmarkSettings, hardware: Mapping[str, Any], dates: Sequence[str]) -> str:
     """Return a line that says where, when and of what the figures were measured."""
-    run, sampling = settings.run, settings.run.sampling
+    run, engine = settings.run.prompts, settings.run.engine
+    sampling = engine.sampling
     machine = [hardware["gpu"]] if hardware["gpu"] else []
     machine += [cpu_name(), plural(hardware["threads"], "thread"), hardware["dtype"]]
-    machine += [f"{run.quantize} weights"] if run.quantize else []
+    machine += [f"{engine.quantize} weights"] if engine.quantize else []
     machine += dates
     prompt = run.prompt if len(run.prompt) <= _LONG else run.prompt[: _LONG - 3] + "..."
     what = f"prompts: {prompt}; temperature {sampling.temperature:g}; guidance {sampling.cfg:g}"

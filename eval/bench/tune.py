@@ -62,7 +62,7 @@ def run_tune(settings: TuneSettings) -> None:
 
 def output_of(settings: TuneSettings, download: bool = True) -> Path:
     """Return the recipe's file: --output, or a place named after model and conditions."""
-    return Path(settings.output) if settings.output else tuned_place(settings.run, download)
+    return Path(settings.output) if settings.output else tuned_place(settings.run.engine, download)
 
 
 def kept_by(output: Path) -> Path:
@@ -71,12 +71,12 @@ def kept_by(output: Path) -> Path:
 
 
 def _tune(settings: TuneSettings, output: Path) -> None:
-    run = settings.run
-    prompts = partial(jobs_of_turn, run)
+    run = settings.run.engine
+    prompts = partial(jobs_of_turn, settings.run)
     tries, minutes = plural(len(settings.tried), "method"), f"{settings.minutes:g} minutes"
     with Progress(f"trying {tries} for at most {minutes}; to {output}") as progress:
         session, kept = open_session(run), Measurements(kept_by(output), run)
-        check_lengths(session.target, prompt_items(run))
+        check_lengths(session.target, prompt_items(settings.run.prompts))
         progress.limit = 60 * settings.minutes
         progress.begin()
         progress.say("fitting numbers")
@@ -217,12 +217,13 @@ class Contest:
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
     """Return a turn's jobs, one or a batch; after the last image the first prompt has new ones."""
-    items, batch, each = prompt_items(settings), settings.batch_size, settings.samples_per_prompt
+    items, each = prompt_items(settings.prompts), settings.prompts.samples_per_prompt
+    batch = settings.engine.batch_size
     chosen = []
     for count in range(turn * batch, (turn + 1) * batch):
         cycle, place = divmod(count, len(items))
         chosen.append(replace(items[place], sample=items[place].sample + cycle * each))
-    return image_jobs(chosen, settings.seed)
+    return image_jobs(chosen, settings.prompts.seed)
 
 
 def finalists(rows: Mapping[MethodSettings, Row], left: Sequence[MethodSettings]) -> list[Row]:
@@ -307,12 +308,12 @@ def plan_tune(settings: TuneSettings) -> Plan:
     """Return what `tune` would do."""
     output, prompts = (
         output_of(settings, download=False),
-        plural(len(prompt_items(settings.run)), "prompt"),
+        plural(len(prompt_items(settings.run.prompts)), "prompt"),
     )
     what = f"trying {'; '.join(map(words_of, settings.tried))} next to ar for at most "
     what += f"{settings.minutes:g} minutes on images of {prompts}; to {output}"
     path = kept_by(output)
-    found = Measurements(path if path.is_file() else None, settings.run).lines
+    found = Measurements(path if path.is_file() else None, settings.run.engine).lines
     notes = [f"{plural(len(found), 'line')} in {path}" if found else f"{path} would be new"]
     place = {"output": output.parent}
-    return Plan(what, place, run=settings.run, methods=settings.tried, notes=notes)
+    return Plan(what, place, run=settings.run.engine, methods=settings.tried, notes=notes)

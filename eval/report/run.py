@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from configs.downloads import failed_download
-from configs.fields import found_at, mismatch, one_of, refusing
+from configs.fields import Flag, found_at, mismatch, one_of, refusing
 from configs.methods import OF_YOUR_OWN
 from configs.rules import RULES
 from configs.targets import TARGETS
@@ -184,7 +184,7 @@ def _first_of_their_kind(sets: Sequence[ImageSet]) -> list[int]:
 
 def _manifest(folder: Path, flag: str) -> Line:
     """Return run.json; a SettingsError if it cannot be read or lacks what the tables need."""
-    with refusing(f"{flag} "):
+    with refusing(flag):
         manifest = read_manifest(folder)
     settings = manifest["settings"]
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings.get(name), kind)]
@@ -243,7 +243,7 @@ def reference_files(folder: str) -> list[Path]:
     """Return the image files of --ref_dir and the folders in it; SettingsError if there is none."""
     paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in _ENDINGS]
     if not paths:
-        raise mismatch(f"--ref_dir {folder}", "no image", f"a folder of {one_of(_ENDINGS)} files")
+        raise mismatch(Flag("ref_dir", folder), "no image", f"a folder of {one_of(_ENDINGS)} files")
     return paths
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from configs.downloads import failed_download
-from configs.fields import mismatch
+from configs.fields import Flag, mismatch
 from support.durable import new_file
 
 _SHORT = 2**16  # codes that uint16 can name
@@ -47,7 +47,7 @@ def nearest_codes(
     most = min(len(codebook), _SHORT) - 1
     if not 1 <= (len(codebook) - 1 if neighbours is None else neighbours) <= most:
         asked = "all others" if neighbours is None else str(neighbours)
-        raise mismatch("--neighbours", asked, f"1 to {most}")
+        raise mismatch(Flag("neighbours"), asked, f"1 to {most}")
     latents = codebook.detach().to("cpu", torch.float64)
     rows = torch.arange(len(latents)).split(chunk)
     return (_others_by_distance(latents, block)[:, :neighbours] for block in rows)

@@ -50,7 +50,7 @@ class GlmVision:
     def __init__(self, folder: Path, config: dict, grid: ImageGrid, device: torch.device):
         """Compare the headers of the weights, which are read with the first picture."""
         self.folder, self.grid, self.device = folder, grid, device
-        with refusing(f"{folder}: "):
+        with refusing(str(folder)):
             self.files = vision_network(config)
         self.files.check(folder_shapes(folder), str(folder))
         self.mean, self.std = normalisation(folder)

@@ -108,7 +108,7 @@ def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
             f"{folder}: no image codec among the weights (keys vqmodel.*, as BAAI/Emu3-Gen-hf has "
             "them)"
         )
-    with refusing(f"{folder}: "):
+    with refusing(str(folder)):
         sizes = movq_sizes(config.get("vq_config"))
     source, paths = f"{folder}, weights vqmodel.*", weight_files(folder)
     return MovqFiles(source, paths, sizes, prefix, entries=config.get("vq_config") or {})

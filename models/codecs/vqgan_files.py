@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save
 from torch import nn
 
-from configs.fields import mismatch, refusing
+from configs.fields import Flag, mismatch, refusing
 from models.codecs.vqgan import (
     IBQ,
     ImageTokenizer,
@@ -74,7 +74,7 @@ class VqganFiles:
     def network(self) -> Network:
         """Return the network on the meta device, once the files' headers fit it."""
         shapes = shapes_in(self.paths)
-        with refusing(f"{self.source}: "):
+        with refusing(str(self.source)):
             network = self.build(_without(self.prefix, shapes))
         network.check(shapes, self.source)
         return network
@@ -164,9 +164,9 @@ def movqgan_files(path: Path) -> VqganFiles:
 
 def _sized(path: Path, expected: str, side: int, **more: bool) -> VqganConfig:
     if not path.is_file():
-        raise mismatch("--vq_path", f"no file {path}", expected)
+        raise mismatch(Flag("vq_path"), f"no file {path}", expected)
     shapes = shapes_in([path])
-    with refusing(f"--vq_path: {path}: "):
+    with refusing(f"--vq_path: {path}"):
         return config_of(shapes, side, **more)
 
 
@@ -179,7 +179,7 @@ def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
     paths, source = weight_files(folder), f"{folder}, weights {prefix}*"
     if not (shapes := _without(prefix, shapes_in(paths))):
         raise ValueError(f"{folder}: no image codec among the weights (keys {prefix}*)")
-    with refusing(f"{source}: "):
+    with refusing(str(source)):
         return VqganFiles(source, paths, config_of(shapes, side), prefix, llamagen=True)
 
 

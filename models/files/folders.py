@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.fields import found_at, mismatch, one_of, refusing
-from configs.methods import METHODS
+from configs.fields import Flag, found_at, mismatch, one_of, refusing
+from configs.methods import undrafted_methods
 from configs.targets import META_FILES, ROOT, TARGETS, inner_folder
 from models.files.chameleon_parts import find_tokenizer, stored_names
 from models.files.recognition import refuse_other_model, require_model
@@ -25,7 +25,7 @@ from models.files.weights import (
 )
 
 if TYPE_CHECKING:
-    from configs.model import CodecSettings
+    from configs.model import EngineSettings
 
 _OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
 _PART = Path(TARGETS["glm_image"].folder).name  # what is read of its whole repository
@@ -78,24 +78,24 @@ def open_folder(flag: str, given: str, model: str | None, download: bool = True)
             elif flag == "model_path" and [*folder.glob("**/consolidated*.pth")]:
                 advice = f"It holds the authors' files, which are not read. {advice}"
             without = f"a folder without {one_of(names)}"
-            raise mismatch(f"--{flag} {given}", without, "a checkpoint", advice)
+            raise mismatch(Flag(flag, given), without, "a checkpoint", advice)
     if not _FILES[flag]:
         return Folder(folder, {}, [])
     config = read_config(folder)
     if flag == "model_path":
         refuse_other_model(model, given, config, lambda: stored_names(folder))
-        with refusing(f"{folder}: "):
+        with refusing(str(folder)):
             require_model(config, model)
-    with refusing(f"--{flag}: "):
+    with refusing(f"--{flag}"):
         return Folder(folder, config, weight_files(folder))
 
 
-def check_files(settings: "CodecSettings") -> None:
+def check_files(settings: "EngineSettings") -> None:
     """Open every folder that the settings name, but for hub ids, and look for the other files."""
     # first, since `owner/name/drafter` would be called a missing folder
     _check_default_drafter(settings)
-    for flag in _FILES:
-        check_folder(flag, getattr(settings, flag, None), settings.model)
+    for flag in [flag for flag in _FILES if flag != "start_from"]:
+        check_folder(flag, getattr(settings, flag), settings.model)
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
         raise _no_file("vq_path", settings.vq_path, settings.model, "a file")
     _check_tokenizer(settings)
@@ -107,7 +107,7 @@ def check_folder(flag: str, given: str | None, model: str) -> None:
         open_folder(flag, given, model)
 
 
-def lacks_drafter(model_path: str) -> bool:
+def comes_without_drafter(model_path: str) -> bool:
     """Return whether a checkpoint on the hub, or in a folder that is here, has none next to it."""
     folder = Path(model_path)
     return not (folder / "drafter").is_dir() if folder.is_dir() else is_hub_id(model_path)
@@ -159,24 +159,24 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
         ) from error
 
 
-def _check_default_drafter(settings: "CodecSettings") -> None:
+def _check_default_drafter(settings: "EngineSettings") -> None:
     """Refuse a model from the hub without --drafter_path: its drafter is not in the same place."""
     path = settings.model_path
-    if is_hub_id(path) and getattr(settings, "drafter_path", None) == f"{path}/drafter":
-        free = one_of(name for name, entry in METHODS.items() if not entry.drafted)
+    if is_hub_id(path) and settings.drafter_path == f"{path}/drafter":
+        free = undrafted_methods()
         expected = f"a folder or owner/name, since {path} is on the hub"
         source = _source("drafter_path", settings.model)
         advice = f"Or use --method {free}, which need no drafter. Get one: {source}."
-        raise mismatch("--drafter_path", "nothing", expected, advice)
+        raise mismatch(Flag("drafter_path"), "nothing", expected, advice)
 
 
-def _check_tokenizer(settings: "CodecSettings") -> None:
+def _check_tokenizer(settings: "EngineSettings") -> None:
     """Refuse a Chameleon checkpoint without its tokenizers; a hub id's files are not known yet."""
     flag = "model_path" if settings.tokenizer_path is None else "tokenizer_path"
     folder, named = Path(settings.model_path), Path(getattr(settings, flag))
     chameleon = "tokenizer_path" in TARGETS[settings.model].flags
     if chameleon and folder.is_dir() and named.is_dir():
-        with refusing(f"--{flag} {getattr(settings, flag)}: "):
+        with refusing(f"--{flag} {getattr(settings, flag)}"):
             find_tokenizer(folder, None if flag == "model_path" else named)
 
 
@@ -194,7 +194,7 @@ def _no_folder(flag: str, path: str, model: str) -> Exception:
 
 def _no_file(flag: str, path: str, model: str, expected: str, more: str = "") -> Exception:
     advice = f"Get it: {_source(flag, model)}.{more}"
-    return mismatch(f"--{flag} {path}", found_at(path), expected, advice)
+    return mismatch(Flag(flag, path), found_at(path), expected, advice)
 
 
 def _source(flag: str, model: str) -> str:

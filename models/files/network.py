@@ -207,7 +207,7 @@ def fitting_config(
     """Return a checkpoint's config.json and the sizes in it, checked against its weights."""
     config = read_config(folder)
     shapes = folder_shapes(folder)
-    with refusing(f"{folder}: "):
+    with refusing(str(folder)):
         spec = spec_of(config)
         if faults := size_faults(config, shapes):
             raise ValueError(f"config.json: {'; '.join(faults)}")

@@ -167,7 +167,7 @@ class Emu3(Family):
 
     def image_files(self, folder: Path, options: TargetOptions) -> MovqFiles:
         config = read_object(folder / "config.json")
-        with refusing(f"{folder}: "):
+        with refusing(str(folder)):
             self.entries(config)  # of this family
         return movq_files(folder, config)
 

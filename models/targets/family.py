@@ -176,7 +176,7 @@ class Family(ABC):
 
     def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:
         config = read_config(folder)
-        with refusing(f"{folder}: "):
+        with refusing(str(folder)):
             return config, self.spec(config)
 
     def _parts(
@@ -190,5 +190,5 @@ class Family(ABC):
     def _prompts(
         self, words: Words, folder: Path, spec: TransformerSpec, options: TargetOptions
     ) -> Prompts:
-        with refusing(f"{folder}: "):
+        with refusing(str(folder)):
             return self.prompts(words, self.image_codes(folder, options), spec, options)

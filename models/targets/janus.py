@@ -221,7 +221,7 @@ class JanusPro(Family):
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         config = read_object(folder / "config.json")
-        with refusing(f"{folder}: "):
+        with refusing(str(folder)):
             parsed = janus_config(config)
         files = janus_vq(folder, parsed.codec, parsed.side)
         if files.config.n_embed != parsed.codes:

@@ -17,6 +17,7 @@ import torch
 
 from configs.fields import one_of, refusing
 from configs.methods import METHODS, MethodSettings
+from configs.model import EngineSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
@@ -41,23 +42,23 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
 
     A Failure after the report, if a file or the loaded model is at fault.
     """
-    report = Examination(settings).report()
+    report = Examination(settings.engine).report()
     if settings.run and not report.faults:
         from runs.check.loaded import run_checks
 
-        report = replace(report, checks=tuple(run_checks(settings)))
-    print(as_table(report, settings))
+        report = replace(report, checks=tuple(run_checks(settings.engine)))
+    print(as_table(report, settings.engine))
     if report.faults:
         names = ", ".join(finding.name for finding in report.faults)
         files = any(not finding.fits for finding in report.findings)
         refused = "; generate_images would refuse these files" if files else ""
-        raise Failure(f"--model_path {settings.model_path}: at fault: {names}{refused}")
+        raise Failure(f"--model_path {settings.engine.model_path}: at fault: {names}{refused}")
 
 
 class Examination:
     """Looks at one thing after the other; every method adds its rows to the report."""
 
-    def __init__(self, settings: InspectSettings, methods: Sequence[MethodSettings] | None = None):
+    def __init__(self, settings: EngineSettings, methods: Sequence[MethodSettings] | None = None):
         """methods: whose memory counts; None: all that the files serve."""
         self.settings, self.methods, self.rows = settings, methods, list[Finding]()
         self.folder = Path(settings.model_path)  # or its snapshot, once that is found
@@ -151,7 +152,7 @@ class Examination:
         self._add(part, "stored", f"{count:,} parameters: {words}")
         shapes = {key: info.shape for key, info in headers.items()}
         with self._catching(part, "config.json"):
-            with refusing(f"{folder.path}: "):
+            with refusing(str(folder.path)):
                 spec = spec_of(folder.config)
                 # before a network is built, which of wrong sizes takes all memory
                 if faults := size_faults(folder.config, shapes):

@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from configs.methods import METHODS, MethodSettings
+from configs.model import EngineSettings
 from configs.targets import TARGETS
-from configs.tools import InspectSettings
 from decoding.images import Job
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import DraftLevels
@@ -73,12 +73,12 @@ class Checkpoint:
     Everything is computed when a check first needs it.
     """
 
-    settings: InspectSettings
+    settings: EngineSettings
 
     @cached_property
     def session(self) -> Session:
         with torch.inference_mode(False):  # other commands load without it
-            return open_session(self.settings.engine)
+            return open_session(self.settings)
 
     @property
     def target(self) -> TargetModel:
@@ -171,7 +171,7 @@ class Checkpoint:
         return guided, order_rates(log_p, codes.to(log_p.device))
 
 
-def run_checks(settings: InspectSettings) -> Iterator[Finding]:
+def run_checks(settings: EngineSettings) -> Iterator[Finding]:
     """Load a checkpoint whose files are right, run all checks and yield a row for each."""
     checkpoint = Checkpoint(settings)
     loaded = _run("load", tell_loaded, checkpoint)

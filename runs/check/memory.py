@@ -9,8 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from configs.methods import METHODS, MethodSettings
-from configs.model import LoadedSettings
-from configs.sampling import SamplingSettings
+from configs.model import EngineSettings, SamplingSettings
 from decoding.cache import attention_dtype
 from decoding.images import Job
 from drafters.loading import find_drafter
@@ -44,7 +43,7 @@ class MetaTarget(TargetModel):
 
 
 def memory_of(
-    settings: LoadedSettings,
+    settings: EngineSettings,
     sampling: SamplingSettings,
     batch_size: int,
     methods: Iterable[MethodSettings] | None = None,
@@ -60,7 +59,7 @@ def memory_of(
     Raises:
         ValueError: a file is missing, damaged or does not fit; it names the file.
     """
-    dtype, device = DTYPES[settings.dtype], pick_device(getattr(settings, "device", "cpu"))
+    dtype, device = DTYPES[settings.dtype], pick_device(settings.device)
     options = target_options(settings, dtype, torch.device("cpu"), download=False)
     family = family_of(settings.model)
     folder = open_folder("model_path", settings.model_path, settings.model, download=False).path

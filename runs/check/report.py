@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from configs.tools import InspectSettings
+from configs.model import EngineSettings
 from support.devices import pick_device
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
@@ -53,7 +53,7 @@ def skipped(text: str) -> Finding:
     return Finding("", "", SKIPPED, text)
 
 
-def as_table(report: Report, settings: InspectSettings) -> str:
+def as_table(report: Report, settings: EngineSettings) -> str:
     """Return the report as a terminal shows it."""
     rows = [*_rows(report.findings)]
     rows += _memory_rows(report.memory, settings) if report.memory else ()  # none of no files
@@ -72,7 +72,7 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
             start = " " * len(start)
 
 
-def _memory_rows(memory: dict[str, tuple[int, int]], settings: InspectSettings) -> Iterator[str]:
+def _memory_rows(memory: dict[str, tuple[int, int]], settings: EngineSettings) -> Iterator[str]:
     images = f"{settings.batch_size} images x {settings.sampling.guidance} guidance rows"
     types = ", ".join(filter(None, (settings.dtype, settings.quantize)))
     device = pick_device(settings.device).type

@@ -11,7 +11,7 @@ import torch
 
 from configs.fields import mismatch, settings_dict, settings_fields
 from configs.methods import MethodSettings
-from configs.training import TrainSettings
+from configs.training import OF_TARGET, TrainSettings
 from decoding.sampling import SamplingDistribution
 from decoding.seeds import image_seed
 from drafters.block import BlockHead
@@ -99,7 +99,7 @@ class Evaluation:
         The target chooses with new noise, by its distributions after the images' tokens. A block
         head is evaluated in rounds of its own.
         """
-        distribution = sampling_distribution(self.settings.sampling)
+        distribution = sampling_distribution(self.settings.engine.sampling)
         if isinstance(head, BlockHead):
             return self._windows(head, distribution)
         count = min(LEVELS, self.target.grid.tokens - 1)
@@ -137,7 +137,7 @@ class Evaluation:
         if not jobs:
             return {}
         method = self.settings.evaluated
-        run = replace(self.settings.plain, method=method, drafter_path=str(folder))
+        run = replace(self.settings.engine, method=method, drafter_path=str(folder))
         target = _with_own_layers(self.target)  # so that training's keep torch's kernels
         kernels_for(run)(target.transformer, head)
         session = Session(run, target, head)
@@ -173,4 +173,5 @@ def _with_own_layers(target: TargetModel) -> TargetModel:
 def trained_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings by flag, with those of the sampling distribution."""
     own = {name: getattr(settings, name) for name in settings_fields(settings)}
-    return own | settings_dict(settings.sampling)
+    own |= {name: getattr(settings.engine, name) for name in OF_TARGET}
+    return own | settings_dict(settings.engine.sampling)

@@ -48,7 +48,7 @@ CHECKPOINT = "checkpoint/state.pt"  # in the folder of a training
 @refusing()
 def train(settings: TrainSettings) -> None:
     """Train a drafter, evaluate and export it; the same command continues."""
-    device = pick_device(settings.device)
+    device = pick_device(settings.engine.device)
     tokens = read_tokens(settings)
     processes = launched(device)
     if settings.batch_size % (settings.accumulate * processes.count):
@@ -68,14 +68,14 @@ def train(settings: TrainSettings) -> None:
             with Progress(what, settings.steps, shown=processes.rank == 0, unit="step") as progress:
                 for note in _sampled_otherwise(settings):
                     progress.note(note)
-                Training(settings, open_target(settings.plain), tokens, processes, progress).run()
+                Training(settings, open_target(settings.engine), tokens, processes, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
 
 
 def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
     """Yield a note per folder whose samples were drawn by other settings than it trains for."""
-    here = settings_dict(settings.sampling)
+    here = settings_dict(settings.engine.sampling)
     for folder in settings.token_folders:
         law = read_about(Path(folder)).get("law") or {}
         other = [
@@ -89,10 +89,10 @@ def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
 
 def read_tokens(settings: TrainSettings) -> Tokens:
     """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
-    with refusing("--tokens: "):
+    with refusing("--tokens"):
         tokens = Tokens.joined(settings.token_folders)
-        folder = checkpoint_folder(settings.model_path, "--model_path")
-    model = {"model": settings.model, "checkpoint": checkpoint_id(folder)}
+        folder = checkpoint_folder(settings.engine.model_path, "--model_path")
+    model = {"model": settings.engine.model, "checkpoint": checkpoint_id(folder)}
     _check_tokens(settings, tokens, model)
     return tokens
 
@@ -121,7 +121,7 @@ class Training:
         grid["preview"] = None if small is None else list(small)
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
-        with refusing("--train_images: " if settings.train_images else "--holdout: "):
+        with refusing("--train_images" if settings.train_images else "--holdout"):
             images, held = tokens.split(settings.holdout, settings.train_images)
         self.settings, self.processes, self.target = settings, processes, target
         self.progress = progress
@@ -137,15 +137,17 @@ class Training:
         if self.embedding is not target.embedding():
             table = self.embedding.cpu().numpy()
             self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
-        rows = Computed(target, tokens, settings.sampling.guidance, settings.precision, layers)
+        rows = Computed(
+            target, tokens, settings.engine.sampling.guidance, settings.precision, layers
+        )
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
-            named = {name: getattr(settings, name) for name in CAPTION_FLAGS}
+            named = {name: getattr(settings.engine, name) for name in CAPTION_FLAGS}
             source |= named | made_of(named)
             folder, used = Path(settings.cache_features), sorted(images + held)
             rows = cached(rows, used, folder, source, processes, progress)
         self.checkpoint = settings.folder / CHECKPOINT
-        distribution = sampling_distribution(settings.sampling)
+        distribution = sampling_distribution(settings.engine.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens
         own_rounds = settings.drafter == "block"
         source = RecordedRounds(target, head, tokens, distribution) if own_rounds else rows
@@ -285,7 +287,7 @@ def plan_training(settings: TrainSettings) -> Plan:
     Whether the files are those of the checkpoint is seen once the target is loaded.
     """
     tokens = read_tokens(settings)
-    with refusing("--train_images: " if settings.train_images else "--holdout: "):
+    with refusing("--train_images" if settings.train_images else "--holdout"):
         images, _ = tokens.split(settings.holdout, settings.train_images)
     path = settings.folder / CHECKPOINT
     state = load_state(path) or {"step": 0}
@@ -300,7 +302,7 @@ def plan_training(settings: TrainSettings) -> Plan:
         folders["cache_features"] = Path(settings.cache_features)
     notes = [note.removeprefix("note: ") for note in _sampled_otherwise(settings)]
     notes += ["memory: without the drafter's, its optimizer's and the activations'"]
-    run = settings.plain
+    run = settings.engine
     return Plan(
         what, folders, state["step"], settings.steps, "step", run, [run.method], notes=notes
     )

@@ -17,11 +17,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from configs.command_line import listed_method
-from configs.fields import SettingsError, build, refuse
+from configs.fields import SettingsError, refuse
 from configs.methods import MethodSettings
-from configs.model import EngineSettings
-from configs.sampling import SamplingSettings
+from configs.model import EngineSettings, SamplingSettings
+from configs.recipes import listed_method
 from eval.bench.table import method_words, words_of
 from eval.report.run import read_run
 from runs.run_folder import tau as tau_of
@@ -209,7 +208,7 @@ def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
         raise SettingsError(f"--tau: expected a benchmark.json or a run, got {path} without rows")
     table = [("ar", MethodSettings("ar"), 1.0)]
     for entry in entries:
-        method = build(MethodSettings, {k: v for k, v in entry.items() if v is not None})
+        method = MethodSettings.of({k: v for k, v in entry.items() if v is not None})
         if method.method != "ar":
             table.append((words_of(method), held(method, entry.get("mean_depth", 5)), entry["tau"]))
     return table

@@ -22,10 +22,9 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from configs.command_line import listed_method
 from configs.methods import MethodSettings
-from configs.model import EngineSettings
-from configs.sampling import SamplingSettings
+from configs.model import EngineSettings, SamplingSettings
+from configs.recipes import listed_method
 from configs.targets import ROOT
 from decoding.engine import StepStats
 from decoding.images import Job

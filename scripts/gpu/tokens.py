@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from configs.command_line import listed_method
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from configs.recipes import listed_method
 from configs.schema import RunSettings
 from configs.targets import ROOT
 from eval.bench.measurements import Measurements
@@ -81,7 +81,7 @@ def compare_tokens(
     table, path = Cells(), Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     for dtype, (mode, entry) in product(("fp64", "fp32", "bf16"), ways_of(where, methods)):
-        run = RunSettings(
+        run = RunSettings.of(
             prompt=str(ROOT / "configs/prompts/tiny_test.txt"), num_images=images, seed=SEED,
             model_path=model_path, dtype=dtype, device=str(where), compile=mode,
             method=MethodSettings("eagle2"),  # it loads the drafter
@@ -118,8 +118,9 @@ def compared(run: RunSettings, entry: str, path: Path) -> Figures:
     that difference; otherwise they are the method's own, and only differences in fp64 are wrong.
     """
     method = listed_method(entry, {})
-    repeats = method.same_tokens(run.sampling.temperature)
-    exact = replace(run, device="cpu", compile="off", dtype=EXACT.get(run.dtype, run.dtype))
+    repeats = method.same_tokens(run.engine.sampling.temperature)
+    dtype = EXACT.get(run.engine.dtype, run.engine.dtype)
+    exact = replace(run, engine=replace(run.engine, device="cpu", compile="off", dtype=dtype))
     expected = decode(exact, BASELINE if repeats else method, path, open_on_cpu)
     measured = decode(run, method, path, open_once)
     pairs = list(zip(expected.images, measured.images, strict=True))
@@ -129,11 +130,14 @@ def compared(run: RunSettings, entry: str, path: Path) -> Figures:
         "same_tokens": min(_agreed(one.codes, other.codes) for one, other in pairs),
     }
     if repeats:
-        target, distribution = open_on_cpu(exact).target, sampling_distribution(run.sampling)
-        near_tie = NEAR_TIES.get(run.dtype, NEAR_TIE)
+        target, distribution = (
+            open_on_cpu(exact.engine).target,
+            sampling_distribution(run.engine.sampling),
+        )
+        near_tie = NEAR_TIES.get(run.engine.dtype, NEAR_TIE)
         found = compare(target, distribution, expected.images, measured.images, near_tie)
         return counts | {"near_ties": found.near_ties, "wrong": list(found.wrong)}
-    if run.dtype == "fp64":
+    if run.engine.dtype == "fp64":
         wrong = [one.job.id for one, other in pairs if not torch.equal(one.codes, other.codes)]
         return counts | {"wrong": wrong}
     return counts
@@ -154,13 +158,16 @@ open_once, open_on_cpu = opener(), opener()
 
 
 def decode(
-    run: RunSettings, method: MethodSettings, path: Path, opened: Callable[[RunSettings], Session]
+    run: RunSettings,
+    method: MethodSettings,
+    path: Path,
+    opened: Callable[[EngineSettings], Session],
 ) -> Measurement:
     """Return a method's images, of the file of measurements if they are there."""
-    kept, jobs = Measurements(path, run), image_jobs(prompt_items(run), SEED)
+    kept, jobs = Measurements(path, run.engine), image_jobs(prompt_items(run.prompts), SEED)
     if (found := kept.find_turn([method], jobs)) is not None:
         return found[method]
-    measured = measure(opened(run).open_engine(method), jobs)
+    measured = measure(opened(run.engine).open_engine(method), jobs)
     kept.add_turn({method: measured}, [method], jobs)
     return measured
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from unittest.mock import patch
 
-from configs.command_line import listed_method
+from configs.recipes import listed_method
 from decoding import images as engine_images
 from decoding.images import Job
 from decoding.seeds import image_seed

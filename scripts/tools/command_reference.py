@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import Field
 from pathlib import Path
 
-from configs.commands import COMMANDS
+from commands import NAMES, command
+from commands.help import default_text, flag_groups, value_name
 from configs.fields import help_text
-from configs.help import default_text, flag_groups, value_name
 from configs.methods import METHODS, applicable
 from configs.targets import ROOT
 from support.script import run_script
@@ -49,12 +49,12 @@ def page() -> str:
     sections = [
         "# Commands",
         _NOTE,
-        "`python main.py COMMAND --help all` prints the same flags. After `make demo`, "
+        "`python main.py COMMAND --help` prints the same flags. After `make demo`, "
         "`adt-tree COMMAND` is short for `python main.py COMMAND`.",
-        "The commands: " + ", ".join(f"[{name}](#{name})" for name in COMMANDS) + ".",
+        "The commands: " + ", ".join(f"[{name}](#{name})" for name in NAMES) + ".",
         "Write flags as `--flag value` or `--flag=value`. A switch needs no value; `--noflag` "
         "turns it off. If you mistype a flag, the command stops before it loads anything.",
-        *(_command(name, shared) for name in COMMANDS),
+        *(_command(name, shared) for name in NAMES),
         _METHODS + "\n" + "\n".join(map(_method_row, METHODS)),
         *(f"## {group}\n\n{_TABLE}" + "\n".join(rows) for group, rows in shared.items()),
     ]
@@ -63,7 +63,7 @@ def page() -> str:
 
 def _shared_flags() -> dict[str, list[str]]:
     """Return the rows that several commands have, by the heading of their group."""
-    counts = Counter(row for command in COMMANDS for row in _rows(command))
+    counts = Counter(row for name in NAMES for row in _rows(name))
     shared: dict[str, list[str]] = {}
     for (group, row), commands in counts.items():
         if commands > 1:
@@ -71,20 +71,20 @@ def _shared_flags() -> dict[str, list[str]]:
     return shared
 
 
-def _command(command: str, shared: dict[str, list[str]]) -> str:
+def _command(name: str, shared: dict[str, list[str]]) -> str:
     """Return a command's section: an example, its own flags and where the shared ones are."""
-    summary, (example, guide) = COMMANDS[command].summary, GUIDES[command]
+    summary, (example, guide) = command(name).summary, GUIDES[name]
     unshared, elsewhere = [], {}  # rows; shared rows by group
-    for group, row in _rows(command):
+    for group, row in _rows(name):
         if row in shared.get(group, ()):
             elsewhere.setdefault(group, []).append(row)
         else:
             unshared.append(row)
     references = [_reference(group, rows, shared[group]) for group, rows in elsewhere.items()]
     sections = [
-        f"## {command}",
+        f"## {name}",
         f"{summary[0].upper()}{summary[1:]}. [Guide]({guide}), for example "
-        f"`python main.py {command} {example}`.",
+        f"`python main.py {name} {example}`.",
         _TABLE + "\n".join(unshared) if unshared else "",
         "Shared flags: " + "; ".join(references),
     ]
@@ -98,11 +98,11 @@ def _reference(group: str, rows: list[str], shared: list[str]) -> str:
     return f"[{group}](#{anchor})" + ("" if len(rows) == len(shared) else f" ({names})")
 
 
-def _rows(command: str) -> list[tuple[str, str]]:
+def _rows(name: str) -> list[tuple[str, str]]:
     """Return a command's flags: the heading of the group and the row of the table."""
     return [
         (group, _flag_row(flag, f))
-        for group, flags in flag_groups(command).items()
+        for group, flags in flag_groups(command(name)).items()
         for flag, f in flags.items()
     ]
 

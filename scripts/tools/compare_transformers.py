@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import ChameleonModel, DynamicCache
 from transformers.utils import logging
 
-from configs.command_line import listed_method
 from configs.methods import MethodSettings
-from configs.sampling import SamplingSettings
+from configs.model import SamplingSettings
+from configs.recipes import listed_method
 from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import Job
@@ -90,12 +90,12 @@ def compare(
         temperature: of sampling.
         methods: ours, as in `benchmark --methods`.
     """
-    settings = RunSettings(
+    settings = RunSettings.of(
         prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="adt"),
         sampling=SamplingSettings(temperature=temperature),
     )  # fmt: skip
-    session = open_session(settings)
-    jobs = image_jobs(prompt_items(settings), settings.seed)
+    session = open_session(settings.engine)
+    jobs = image_jobs(prompt_items(settings.prompts), settings.prompts.seed)
     target = session.target
     logging.set_verbosity_error()  # or it lists every weight of the image encoder as missing
     model, report = ChameleonModel.from_pretrained(

@@ -292,13 +292,14 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
     assert nine.compare("a cat", ["adt"]).rows[1]["nodes"] == 9  # its own method, its own settings
 
 
-def test_a_recipe_of_another_sampling_is_not_compared(pipe, tmp_path):
+def test_a_listed_recipe_sets_a_methods_flags_only(pipe, tmp_path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("method: jacobi\ntemperature: 0\n")
-    with pytest.raises(SettingsError, match=r"^temperature: expected .*, got 0\.0"):
+    with pytest.raises(SettingsError, match=r"mine.yaml': temperature: 0\.0 works only as a flag"):
         pipe.compare("a cat", [str(recipe)])
-    cold = pipe.compare("a cat", [str(recipe)], temperature=0)
-    assert [row["temperature"] for row in cold.rows] == [0, 0]
+    recipe.write_text("method: jacobi\nwindow: 4\n")
+    rows = pipe.compare("a cat", [str(recipe)], temperature=0).rows
+    assert [row["window"] for row in rows] == [None, 4]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs.downloads import failed_download
-from configs.fields import read_yaml
+from configs.recipes import read_yaml
 from drafters.training.shards import read_shard
 from eval.metrics.base import Unavailable
 from eval.metrics.weights import read_state

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_checkpoint, empty_llamagen
 
-from configs.command_line import read_words
+from commands import read_words
+from commands.extract_tokens import extraction_settings
+from commands.generate_images import run_settings
 from configs.extraction import JUDGED_FILES
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings, SamplingSettings
-from runs.commands import extraction_settings, run_settings
 from support.provenance import checkpoint_id
 
 OWN = ("--output_dir=out", "--from_prompts", "--num_images=3")
@@ -30,22 +31,26 @@ def read(tmp_path):
 
 def test_own_samples_are_drawn_without_a_drafter_by_default(read):
     found = read(*OWN)
-    assert (found.run.method.method, found.run.drafter_path) == ("jacobi", None)
+    assert (found.run.engine.method.method, found.run.engine.drafter_path) == ("jacobi", None)
     assert found.num_images == 3
-    assert read(*OWN, "--method=eagle_recall", "--depth=4").run.method.depth == 4
+    assert read(*OWN, "--method=eagle_recall", "--depth=4").run.engine.method.depth == 4
     lossless = ("--method=eagle2", "--proposal=topk", "--verifier=rejection")
-    assert read(*OWN, *lossless).run.method.lossless
+    assert read(*OWN, *lossless).run.engine.method.lossless
 
 
 def test_recipes_serve_both(tmp_path, read):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("cfg: 5\ntop_k: 7\ndtype: bf16\nmethod: eagle2\ndepth: 3\n")
     own = read(*OWN, f"--config={recipe}")
-    assert (own.run.sampling.cfg, own.run.sampling.top_k, own.run.method.depth) == (5.0, 7, 3)
+    assert (
+        own.run.engine.sampling.cfg,
+        own.run.engine.sampling.top_k,
+        own.run.engine.method.depth,
+    ) == (5.0, 7, 3)
     plain = read(*OWN, f"--config={recipe}", "--method=ar")
-    assert plain.run.method.depth is None
+    assert plain.run.engine.method.depth is None
     of_model = ROOT / "configs" / "anole.yaml"  # whose drafter is not there
-    pictures = read("--output_dir=out", f"--config={of_model},{recipe}", data=True).run
+    pictures = read("--output_dir=out", f"--config={of_model},{recipe}", data=True).run.engine
     assert (pictures.model, pictures.drafter_path) == ("anole", None)
 
 
@@ -71,15 +76,16 @@ def folder(tmp_path) -> Path:
 def test_parts_lie_next_to_the_folder_unless_flags_say_where(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder.parent)
     for path in (str(folder), folder.name):
-        settings = RunSettings(prompt="a cat", model="llamagen", model_path=path)
+        run = RunSettings.of(prompt="a cat", model="llamagen", model_path=path)
+        settings = run.engine
         assert settings.text_encoder_path == str(folder.parent / "t5" / "flan-t5-xl")
         assert settings.vq_path == str(folder.parent / "vq_ds16_t2i.pt")
-    assert set(settings.identity()) >= {"text_encoder_path", "vq_path"}
-    hub = RunSettings(prompt="a cat", model="llamagen2", model_path="jadohu/LlamaGen-T2I-2")
-    assert hub.vq_path == str(ROOT / "ckpts/llamagen/vq_ds16_t2i.pt")
+    assert set(run.identity()) >= {"text_encoder_path", "vq_path"}
+    hub = RunSettings.of(prompt="a cat", model="llamagen2", model_path="jadohu/LlamaGen-T2I-2")
+    assert hub.engine.vq_path == str(ROOT / "ckpts/llamagen/vq_ds16_t2i.pt")
     paths = {"text_encoder_path": "google/flan-t5-xl", "vq_path": str(Path.home() / "vq.pt")}
-    given = RunSettings(prompt="a cat", model="llamagen", **paths | {"vq_path": "~/vq.pt"})
-    assert paths.items() <= vars(given).items()
+    given = RunSettings.of(prompt="a cat", model="llamagen", **paths | {"vq_path": "~/vq.pt"})
+    assert paths.items() <= vars(given.engine).items()
 
 
 def test_checkpoints_and_codecs_are_told_by_their_contents(folder) -> None:
@@ -97,7 +103,8 @@ def test_checkpoints_and_codecs_are_told_by_their_contents(folder) -> None:
 @pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])
 def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
     paths = {"model_path": str(folder), "drafter_path": str(folder / "drafter")}
-    settings = run_settings(paths | {"config": f"{ROOT}/configs/{stage}.yaml", "prompt": "a cat"})
+    given = paths | {"config": f"{ROOT}/configs/{stage}.yaml", "prompt": "a cat"}
+    settings = run_settings(given).engine
     assert (settings.model, settings.dtype) == (stage, "bf16")
     assert settings.sampling == SamplingSettings(temperature=1.0, top_k=1000, top_p=1.0, cfg=7.5)
 

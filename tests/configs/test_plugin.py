@@ -10,13 +10,15 @@ from made_runs import write_run
 from stand_ins import empty_checkpoint
 
 import main
-from configs.command_line import PLUGINS, listed_method, read_words
+from commands import command, read_words
+from commands.generate_images import run_settings
+from commands.help import asked_help, command_help
 from configs.fields import SettingsError
-from configs.help import asked_help, command_help
 from configs.methods import METHODS, register_method
+from configs.recipes import PLUGINS, listed_method
 from configs.rules import RULES
-from runs.commands import run_settings
 
+GENERATE = command("generate_images")
 MODULE = """
 from dataclasses import dataclass, replace
 
@@ -70,10 +72,10 @@ def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
     empty_checkpoint(tmp_path / "model")
     with pytest.raises(SettingsError, match="--method: .*got 'mine'"):
         settings("--method=mine")
-    method = settings("--method=mine", "--verifier=strict", f"--plugin={plugin}").method
+    method = settings("--method=mine", "--verifier=strict", f"--plugin={plugin}").engine.method
     assert (method.method, method.window, method.same_tokens(1.0)) == ("mine", 8, True)
     assert listed_method("mine:window=4", {}).window == 4
-    assert "mine" in command_help("generate_images", "mine")
+    assert "mine" in command_help(GENERATE, "mine")
     with pytest.raises(SettingsError, match="strict needs --proposal coupled and --method min"):
         settings("--method=jacobi", "--verifier=strict")
     with pytest.raises(ValueError, match="'mine' is taken"):
@@ -83,21 +85,21 @@ def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
 def test_a_rule_brings_flags_of_its_own(plugin, tmp_path):
     empty_checkpoint(tmp_path / "model")
     words = "--method=mine", "--verifier=strict", "--strict_share=0.25"
-    assert settings(f"--plugin={plugin}", *words).method.numbers.share == 0.25
-    assert "--strict_share X" in command_help("generate_images", everything=True)
+    assert settings(f"--plugin={plugin}", *words).engine.method.numbers.share == 0.25
+    assert "--strict_share X" in command_help(GENERATE)
     with pytest.raises(SettingsError, match="--strict_share: 0.25 works only with --verifier str"):
         settings("--method=ar", "--strict_share=0.25")
 
 
 @pytest.mark.parametrize("words", [["--plugin", "own_methods"], ["--plugin=own_methods"]])
 def test_the_help_knows_its_methods(plugin, words):
-    assert "--window N" in asked_help(["generate_images", "--method=mine", *words, "--help"])
-    assert "mine" in asked_help(["generate_images", "--help", "all", *words])
+    assert "--window N" in asked_help(GENERATE, ["--method=mine", *words, "--help"])
+    assert "mine" in asked_help(GENERATE, ["--help", *words])
 
 
 @pytest.mark.parametrize("words", [["--plugin", "--help"], ["--help", "--plugin"]])
 def test_the_help_needs_no_value_of_a_flag(words):
-    assert asked_help(["generate_images", *words]) == command_help("generate_images")
+    assert asked_help(GENERATE, words) == command_help(GENERATE)
 
 
 def test_a_module_may_register_its_names_again(plugin):

@@ -45,7 +45,7 @@ draw --adt-bata=1            : Did you mean --adt_beta
 draw --methods=ar            : --methods: unknown flag. Did you mean --method
 inspect --method=adt         : --method: unknown flag
 inspect --cfg_mode=sequential : --cfg_mode: unknown flag
-draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help all` li
+draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help` lists
 draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
 bench --trace                : --trace: unknown flag

@@ -53,8 +53,8 @@ def test_first_adt_tree_stays_within_given_bounds():
     ],
 )
 def test_counts(flags, images, samples):
-    settings = RunSettings(**flags)
-    assert (settings.num_images, settings.samples_per_prompt) == (images, samples)
+    settings = RunSettings.of(flags)
+    assert (settings.prompts.num_images, settings.prompts.samples_per_prompt) == (images, samples)
 
 
 def test_whole_numbers_in_float_fields_are_the_same_settings():
@@ -64,25 +64,25 @@ def test_whole_numbers_in_float_fields_are_the_same_settings():
 
 def test_fingerprint_follows_what_an_image_is_and_nothing_else():
     base = {"prompt": "PartiPrompts"}
-    first = RunSettings(**base).fingerprint()
+    first = RunSettings.of(base).fingerprint()
     free = {"num_images": 3, "slice": "0-3", "batch_size": 4, "trace": True, "output_dir": "o"}
     free |= {"overwrite": True, "samples_per_prompt": 2, "prompt_file": "p.tsv"}
     same = [{"sample": 3, "sample_seed": 2}, *({name: value} for name, value in free.items())]
-    assert {RunSettings(**base, **flags).fingerprint() for flags in same} == {first}
+    assert {RunSettings.of(base | flags).fingerprint() for flags in same} == {first}
     own = {"seed": 1, "dtype": "bf16", "device": "cpu", "model_path": "m", "drafter_path": "d"}
     other = [{name: value} for name, value in own.items()]
     other += [{"sampling": SamplingSettings(cfg=2)}, {"method": MethodSettings("adt", "topk")}]
     other += [{"method": MethodSettings(own=AdtSettings(beta=0.4))}]
-    prints = [RunSettings(**base, **flags).fingerprint() for flags in other]
+    prints = [RunSettings.of(base | flags).fingerprint() for flags in other]
     assert len({first, *prints}) == len(other) + 1
 
 
 def test_output_folder_is_named_after_the_settings():
-    first, second = RunSettings(prompt="a cat!"), RunSettings(prompt="a cat?")
+    first, second = RunSettings.of(prompt="a cat!"), RunSettings.of(prompt="a cat?")
     assert first.output_dir.startswith("outputs/tiny_adt_a-cat_")
     assert first.output_dir != second.output_dir
-    assert RunSettings(prompt="猫").output_dir.startswith("outputs/tiny_adt_prompt_")
-    assert RunSettings(prompt="a/../../b").output_dir.count("/") == 1
+    assert RunSettings.of(prompt="猫").output_dir.startswith("outputs/tiny_adt_prompt_")
+    assert RunSettings.of(prompt="a/../../b").output_dir.count("/") == 1
 
 
 def test_a_folder_given_twice_is_one_run(tmp_path):
@@ -93,6 +93,6 @@ def test_a_folder_given_twice_is_one_run(tmp_path):
 
 def test_home_is_written_out(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
-    settings = RunSettings(prompt="a cat", output_dir="~/out", model_path="~/m")
-    written = (settings.output_dir, settings.drafter_path)
+    settings = RunSettings.of(prompt="a cat", output_dir="~/out", model_path="~/m")
+    written = (settings.output_dir, settings.engine.drafter_path)
     assert written == ("/home/someone/out", "/home/someone/m/drafter")

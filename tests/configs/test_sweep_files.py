@@ -3,10 +3,10 @@
 import pytest
 from stand_ins import empty_checkpoint
 
-from configs.command_line import read_words
+from commands import read_words
+from commands.benchmark import benchmark_settings
 from configs.fields import SettingsError
 from configs.schema import ROOT
-from runs.commands import benchmark_settings
 
 GOOD = (
     "base: adt\naxes:\n  adt_beta: [0.1, 0.9]\n  nodes: [4, 8]\nmethods: eagle2, eagle2:nodes=8\n"

@@ -16,7 +16,8 @@ from test_replay import METHODS as REPLAYED
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from configs.schema import MethodSettings, RunSettings
+from configs.model import EngineSettings
+from configs.schema import MethodSettings
 from decoding import device as device_module
 from decoding.engine import Engine
 from decoding.graphs import CudaGraphs
@@ -107,9 +108,9 @@ def decode(build: Callable[[], Engine], mode: FakeTensorMode, rounds: int = 3) -
 
 @pytest.fixture
 def session(checkpoint, fake_gpu) -> Session:
-    given = {"prompt": "a cat", "model_path": str(checkpoint), "device": "cpu", "batch_size": 2}
+    given = {"model_path": str(checkpoint), "device": "cpu", "batch_size": 2}
     adt = MethodSettings(method="adt")
-    return on_fake_gpu(open_session(RunSettings(method=adt, **given)), fake_gpu)
+    return on_fake_gpu(open_session(EngineSettings(method=adt, **given)), fake_gpu)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.proposal}")

@@ -15,8 +15,8 @@ from markdown_pages import PAGES, anchors, blocks, links, prose, read
 from program import FOLDERS
 
 import main
-from configs.command_line import read_words
-from configs.commands import COMMANDS, flags_of
+from commands import NAMES, read_words
+from commands import command as of_name
 from configs.targets import ROOT, TARGETS
 from eval.report.speed import PUBLISHED
 from scenes.attribute_classifier import Attributes
@@ -57,7 +57,7 @@ def test_commands_can_be_typed(page: str) -> None:
 
 
 def test_every_command_is_shown() -> None:
-    assert {words[0] for page in PAGES for words in commands(page)} >= set(COMMANDS)
+    assert {words[0] for page in PAGES for words in commands(page)} >= set(NAMES)
 
 
 def commands(page: str) -> list[list[str]]:
@@ -81,7 +81,7 @@ def test_prompts_of_the_included_model_are_like_its_captions(page: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/commands.md"])
 def test_flags_in_the_text_exist(page: str) -> None:
-    known = {name for command in COMMANDS for name in flags_of(command)} | OTHERS
+    known = {name for command in NAMES for name in of_name(command).flags} | OTHERS
     for name in re.findall(r"--([a-z]\w*)(?!\*)\b", prose(page)):
         assert {name, name.removeprefix("no")} & known, f"{page}: --{name}"
 
@@ -181,9 +181,9 @@ def test_it_has_every_flag_and_examples_that_can_be_typed() -> None:
     text = page()
     for command, (example, _) in GUIDES.items():
         read_words(command, shlex.split(example))
-        for flag in flags_of(command):
+        for flag in of_name(command).flags:
             assert f"`--{flag}" in text, flag
-    assert GUIDES.keys() == COMMANDS.keys()
+    assert GUIDES.keys() == set(NAMES)
 
 
 ROWS = {("ar", "exact"): "ar", ("eagle2", "exact"): "eagle2", ("eagle2", "lantern"): "lantern"}
@@ -236,7 +236,7 @@ def test_a_command_says_so(text, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     typed, said = text.strip().split("\n")
     words = shlex.split(typed.removeprefix("$ python main.py"))
-    assert words[0] in COMMANDS
+    assert words[0] in NAMES
     assert main.main(words) == 2
     wanted = ".*".join(re.escape(piece) for piece in said.split("…"))
     *_, told = capsys.readouterr().err.strip().split("\n")  # libraries warn on lines before it

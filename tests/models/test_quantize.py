@@ -12,7 +12,8 @@ from small import small_settings
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from configs.sampling import SamplingSettings
+from configs.model import SamplingSettings
+from configs.schema import RunSettings
 from models.cpu.linear import Linear
 from models.quantize import quantize, weight_bytes, weight_format
 from runs.session import Session, open_session
@@ -69,8 +70,8 @@ def test_what_is_quantised(quantised, session32) -> None:
 
 
 def test_it_is_another_target_on_disk_and_of_the_same_identity_without(checkpoint) -> None:
-    settings = small_settings(checkpoint, "fp32")
-    other = replace(settings, quantize="int8", output_dir=None)
+    flags = {"prompt": "a cat", "model_path": str(checkpoint)}
+    settings, other = RunSettings.of(flags), RunSettings.of(flags, quantize="int8")
     assert "quantize" not in settings.identity()
     assert other.identity() == settings.identity() | {"quantize": "int8"}
     assert other.fingerprint() != settings.fingerprint()

@@ -24,10 +24,10 @@ from openai.types import ImagesResponse
 from PIL import Image
 
 from adt_tree import Pipeline
+from commands.demo import page_settings
 from page.api import MOST_BYTES
 from page.batches import GATHER, ImageQueue, Order, next_batch
 from page.server import NO_PROXY, launch
-from runs.commands import page_settings
 
 # in the process of the page's tests, which has gradio loaded
 pytestmark = pytest.mark.xdist_group(str(Path(__file__).with_name("test_page.py")))

@@ -18,13 +18,13 @@ from PIL import Image, ImageChops
 import main
 from adt_tree import Pipeline
 from adt_tree.weights import completed
+from commands.demo import page_settings
 from configs.fields import SettingsError
 from configs.methods import METHODS
 from models.base import ImageGrid
 from page.app import build_page, draw, fast_methods, linked, started, stop_run
 from page.server import NO_PROXY
 from page.stage import HERE, WORDS, Wish, example, stages, verdict, words
-from runs.commands import page_settings
 from scripts.tools.page_example import page_example
 from support.json_files import read_object
 

@@ -16,8 +16,7 @@ from torch._dynamo.utils import counters
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from configs.sampling import SamplingSettings
-from configs.schema import RunSettings
+from configs.model import EngineSettings, SamplingSettings
 from decoding.graphs import CudaGraphs
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
@@ -86,9 +85,7 @@ def test_they_are_bit_by_bit_the_same_in_short_types(checkpoint, dtype) -> None:
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=only_in_all)])
 def test_the_shipped_model_does_so_too(dtype) -> None:
     """The small one has sizes that the kernels take in fp64 only. Prompts differ in length."""
-    settings = RunSettings(
-        prompt="a blue square", dtype=dtype, compile="on", method=MethodSettings("eagle_recall")
-    )
+    settings = EngineSettings(dtype=dtype, compile="on", method=MethodSettings("eagle_recall"))
     session = open_session(settings)
     session = replace(session, target=FirstRows(session.target, 48))
     jobs = [Job("0", "a blue square", 3), Job("1", "two small red circles above a green one", 4)]
@@ -105,7 +102,7 @@ def test_kernels_run_where_the_processor_has_vectors_unless_they_are_off(
 ) -> None:
     monkeypatch.setattr("models.backends.has_vectors", lambda: vectors)
     settings = small_settings(checkpoint)
-    assert settings.compile is None
+    assert settings.compile == "auto"
     runs = run_compiled if vectors else run_by_torch
     session = open_session(settings)
     assert session.target.transformer.blocks.run is runs

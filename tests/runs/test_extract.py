@@ -16,6 +16,8 @@ from ran import without_progress
 from together import Together
 
 import main
+from commands.extract_tokens import extraction_settings
+from commands.generate_images import run_settings
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError
 from drafters.training import shards
@@ -23,7 +25,6 @@ from drafters.training.shards import Tokens
 from models.codecs.vqgan_files import llamagen_vq, load_vqgan
 from models.targets.chameleon import Chameleon
 from runs import extract
-from runs.commands import extraction_settings, run_settings
 from runs.extract import extract_tokens
 from runs.generate import generate_images
 from support.json_files import read_lines
@@ -284,7 +285,7 @@ def test_other_settings_in_the_same_folder_are_refused(checkpoint, images, promp
     out, own = tmp_path / "out", tmp_path / "own"
     other = write_folder(tmp_path / "other", {"a.png": png(1), "a.txt": b"x"})
     run(settings(out, checkpoint, data_dir=images))
-    with pytest.raises(SettingsError, match=r"--output_dir .*--data_dir: .*s there, .*other now"):
+    with pytest.raises(SettingsError, match=r"--output_dir.*--data_dir: .*s there, .*other now"):
         run(settings(out, checkpoint, data_dir=other))
     run(drawn(own, checkpoint, prompt=prompts, num_images=1))
     with pytest.raises(SettingsError, match="other settings: --top_k: 0 there, 5 now"):
@@ -297,13 +298,14 @@ def test_other_settings_in_the_same_folder_are_refused(checkpoint, images, promp
 def test_a_folder_in_use_and_a_checkpoint_without_files_are_refused(checkpoint, images, tmp_path):
     about = {"rows": 1, "columns": 1, "vocab": 1, "settings": {}}
     writer = shards.ShardWriter(tmp_path / "out", about)
-    with pytest.raises(SettingsError, match="--output_dir .*another command at work in it"):
+    with pytest.raises(SettingsError, match="--output_dir.*another command at work in it"):
         run(settings(tmp_path / "out", checkpoint, data_dir=images))
     writer.close()
     chosen = settings(tmp_path / "out", checkpoint, data_dir=images)
     other = write_folder(tmp_path / "copy", {"config.json": b"{}"})
     with pytest.raises(SettingsError, match="--model_path .*copy"):
-        run(replace(chosen, run=replace(chosen.run, model_path=str(other))))
+        engine = replace(chosen.run.engine, model_path=str(other))
+        run(replace(chosen, run=replace(chosen.run, engine=engine)))
 
 
 JUNK = {
@@ -338,6 +340,6 @@ def test_damaged_files_are_named_and_stay(checkpoint, images, tmp_path, name, te
     run(chosen)
     path = tmp_path / "out" / name
     path.write_text(text)
-    with pytest.raises(SettingsError, match=f"--output_dir .*{name}{message}"):
+    with pytest.raises(SettingsError, match=f"--output_dir.*{name}{message}"):
         run(chosen)
     assert path.read_text() == text

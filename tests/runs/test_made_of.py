@@ -11,7 +11,7 @@ from fake_session import FakeEngine, fake_opener, fake_run
 from huggingface_hub import constants
 from small import write_checkpoint
 
-from configs import command_line
+from configs import recipes
 from configs.fields import SettingsError
 from configs.schema import MethodSettings
 from runs.generate import generate_images
@@ -84,7 +84,7 @@ def test_what_is_read_beside_a_model_counts(tmp_path):
 def test_a_plugin_is_its_code(tmp_path, monkeypatch, edited):
     """Also the code of modules beside it that it imports; another file beside it does not count."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(command_line, "PLUGINS", {})
+    monkeypatch.setattr(recipes, "PLUGINS", {})
     (tmp_path / "mine.py").write_text("import helper\n")
     (tmp_path / "helper.py").write_text("")
 
@@ -95,7 +95,7 @@ def test_a_plugin_is_its_code(tmp_path, monkeypatch, edited):
         from runs import made_of as module
 
         module._code_id.cache_clear()
-        command_line.import_plugin("mine")
+        recipes.import_plugin("mine")
         return made_of({})
 
     first = imported()

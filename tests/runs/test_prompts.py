@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from configs.fields import SettingsError
-from configs.schema import RunSettings
+from configs.schema import PromptSettings
 from runs.prompts import PromptItem, prompt_items
 
 
 def items(prompt: str, **flags) -> list[PromptItem]:
-    return prompt_items(RunSettings(prompt=prompt, **flags))
+    return prompt_items(PromptSettings(prompt=prompt, **flags))
 
 
 def texts(prompt: str, path: Path, **flags) -> list[str]:

@@ -16,9 +16,10 @@ from small_glm_image import SIZES
 from small_llamagen import LlamaGenSizes, put_llamagen, write_llamagen
 
 import main
-from configs.command_line import read_recipe
+from commands import command
+from commands.generate_images import run_settings
+from configs.recipes import read_recipe
 from configs.schema import ROOT
-from runs.commands import run_settings
 from runs.run_folder import RunFolder
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -95,7 +96,10 @@ def check_rows(rows: list[dict], out: Path) -> None:
         assert len(shared) > 5 and all(row[name] == made[name] for name in shared)
         assert row["identical"] == 2
         recipe = ROOT / "configs" / "paper" / f"{row['method']}.yaml"
-        assert row["method"] == "ar" or read_recipe(str(recipe), "benchmark").items() <= row.items()
+        assert (
+            row["method"] == "ar"
+            or read_recipe(str(recipe), command("benchmark").known).items() <= row.items()
+        )
 
 
 def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
@@ -133,7 +137,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_loaded(tmp_path) -> N
 def test_rows_that_are_compared_differ_in_one_thing() -> None:
     """EAGLE-2 and ADT-Tree, with and without LANTERN: the same trees, the same rule."""
     eagle2, adt, lantern, adt_lantern = (
-        read_recipe(str(ROOT / "configs" / "paper" / f"{name}.yaml"), "benchmark")
+        read_recipe(str(ROOT / "configs" / "paper" / f"{name}.yaml"), command("benchmark").known)
         for name in ("eagle2", "adt", "lantern", "adt_lantern")
     )
     rule = {"verifier": "lantern", "lantern_k": 100, "lantern_delta": 0.5}

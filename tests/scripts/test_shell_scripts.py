@@ -8,9 +8,10 @@ import pytest
 from browser import only_in_all
 from ran import ran, without_progress
 
-from configs.command_line import listed_method, read_words
+from commands import read_words
+from commands.tune import tune_settings
+from configs.recipes import listed_method
 from configs.schema import ROOT
-from runs.commands import tune_settings
 from support.script import run_script
 
 INTERPRETER = "PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}"

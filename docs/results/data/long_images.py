@@ -8,7 +8,7 @@ from pathlib import Path
 from small_emu3 import Emu3Sizes, emu3_settings, write_emu3
 
 from configs.methods import MethodSettings
-from configs.sampling import SamplingSettings
+from configs.model import SamplingSettings
 from decoding.images import Job
 from runs.session import open_session
 

@@ -16,6 +16,10 @@ import yaml
 
 import main
 from adt_tree import Pipeline
+from commands.benchmark import benchmark_settings
+from commands.generate_images import run_settings
+from commands.inspect import inspect_settings
+from commands.tune import tune_settings
 from configs.fields import SettingsError, settings_dict
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
@@ -25,7 +29,6 @@ from eval.bench import tune as module
 from eval.bench.bench import Bench
 from eval.bench.measurements import Measurements
 from eval.bench.tune import MOST_TURNS, Contest, fastest, finalists, verdict
-from runs.commands import benchmark_settings, inspect_settings, run_settings, tune_settings
 from runs.measure import BASELINE
 from runs.session import open_session
 from support.durable import claim
@@ -43,7 +46,7 @@ class Machine:
         self.order: list[tuple[MethodSettings, str]] = []
         self.broken_after: int | None = None
         self.target = SimpleNamespace(device=torch.device("cpu"))
-        self.settings = run_settings({"prompt": "a cat", "device": "cpu", "method": "ar"})
+        self.settings = run_settings({"prompt": "a cat", "device": "cpu", "method": "ar"}).engine
         silent = SimpleNamespace(say=lambda _: None, update=lambda _: None)
         self.bench = Bench(self, Measurements(path, self.settings), silent, lambda _: None)
 
@@ -150,7 +153,7 @@ def test_what_dropped_out_is_not_chosen() -> None:
 
 def test_an_engine_that_is_not_kept_frees_its_memory(checkpoint) -> None:
     words = {"prompt": "a cat", "model_path": str(checkpoint), "device": "cpu", "method": "ar"}
-    session = open_session(run_settings(words))
+    session = open_session(run_settings(words).engine)
     silent = SimpleNamespace(say=lambda _: None, update=lambda _: None)
     bench = Bench(session, Measurements(None, session.settings), silent, lambda _: None)
     bench.turn((BASELINE, METHODS[0]), [Job("0", "a cat", 0)])
@@ -178,7 +181,7 @@ def test_plain_decoding_wins_unless_a_method_is_faster_for_certain(rows, best, w
 
 @pytest.mark.parametrize("flags", [{"num_images": 2}, {"batch_size": 3}])
 def test_no_turn_repeats_an_image(flags) -> None:
-    settings = RunSettings(prompt="a red cat", **flags)
+    settings = RunSettings.of(prompt="a red cat", **flags)
     jobs = [job for turn in range(5) for job in module.jobs_of_turn(settings, turn)]
     assert len({job.seed for job in jobs}) == len({job.id for job in jobs}) == len(jobs)
 
@@ -200,7 +203,7 @@ def tune(checkpoint, tmp_path):
 
 def settings_of(path, **flags: str):
     given = {"config": str(path), "prompt": "a cat", "dtype": "fp64", "device": "cpu"}
-    return run_settings(given | flags)
+    return run_settings(given | flags).engine
 
 
 def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path, capsys) -> None:

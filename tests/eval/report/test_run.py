@@ -68,7 +68,7 @@ def test_what_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
         read_run(str(folder), "run")
     for settings, found in (("5", "got no settings"), ('{}, "identity": {}', "got --model None")):
         (folder / "run.json").write_text(f'{{"settings": {settings}, "earlier": []}}')
-        with pytest.raises(SettingsError, match=rf"^--output_dir .*run.json: .*{found}"):
+        with pytest.raises(SettingsError, match=rf"^--output_dir.*run.json: .*{found}"):
             read_run(str(folder), "run")
     (folder / "run.json").unlink()
     (folder / "run.json").mkdir()

@@ -13,7 +13,8 @@ from small_llamagen import LlamaGenSizes, small_janus, write_llamagen, write_vq
 from small_lumina2 import CODEC, write_codec
 from transformers import BertConfig
 
-from configs.schema import MethodSettings, RunSettings
+from configs.model import EngineSettings
+from configs.schema import MethodSettings
 from models.targets.llamagen import LlamaGen
 from runs.session import open_session
 
@@ -228,7 +229,7 @@ def test_stages_of_llamagen(tmp_path) -> None:
     entries(file="drafter/config.json", input_type="t2i2")(folder)
     with pytest.raises(ValueError, match="input_type is 't2i2'; the target needs 't2i'"):
         open_session(small_settings(folder, model="llamagen"))
-    other = RunSettings(prompt="a cat", model="llamagen2", model_path=str(folder), device="cpu")
+    other = EngineSettings(model="llamagen2", model_path=str(folder), device="cpu")
     with pytest.raises(ValueError, match="is 256, expected 1024: .*--model llamagen has 256"):
         open_session(other)
 

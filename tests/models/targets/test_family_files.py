@@ -201,10 +201,11 @@ def test_an_image_of_one_token_is_refused(originals) -> None:
 
 
 def test_size_and_negative_prompt_of_emu3(originals) -> None:
-    settings = RunSettings(prompt="a", model="emu3", model_path="BAAI/Emu3-Gen-hf", method=PLAIN)
+    run = RunSettings.of(prompt="a", model="emu3", model_path="BAAI/Emu3-Gen-hf", method=PLAIN)
+    settings = run.engine
     assert settings.target_size == "720" and settings.negative_prompt.startswith("lowres, bad anat")
-    assert settings.identity()["negative_prompt"] == settings.negative_prompt
-    assert "negative_prompt" not in RunSettings(prompt="a cat", method=PLAIN).identity()
+    assert run.identity()["negative_prompt"] == settings.negative_prompt
+    assert "negative_prompt" not in RunSettings.of(prompt="a cat", method=PLAIN).identity()
     small = SMALL["emu3"].load(originals["emu3"])
     other = open_session(replace(small.settings, negative_prompt="grey"))
     assert not torch.equal(decoded(other)[0], decoded(small)[0])

@@ -29,7 +29,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 import main
 from adt_tree import Pipeline
 from adt_tree.sources import source_values
-from configs.command_line import read
+from configs.recipes import read
 from configs.schema import SamplingSettings
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about

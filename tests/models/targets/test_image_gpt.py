@@ -13,7 +13,7 @@ from small_image_gpt import SIZES, public_weights, write_lightning
 from torch import Tensor
 
 from adt_tree.sources import source_values
-from configs.sampling import SamplingSettings
+from configs.model import SamplingSettings
 from configs.training import TrainSettings
 from decoding.noise import gumbel
 from drafters.training.heads import head_config

@@ -6,7 +6,8 @@ from fakes import finished
 from families import assert_chosen
 from small import open_lumina
 
-from configs.schema import MethodSettings, RunSettings
+from configs.model import EngineSettings
+from configs.schema import MethodSettings
 from configs.targets import TARGETS, parse_size
 from decoding.images import Job
 
@@ -58,4 +59,4 @@ def test_sizes(text, size) -> None:
 def test_the_size_is_that_of_the_folders_name(path, size, tmp_path, monkeypatch) -> None:
     (tmp_path / "b-512").mkdir()
     monkeypatch.chdir(tmp_path / "b-512")
-    assert RunSettings(prompt="a cat", model="lumina_mgpt", model_path=path).target_size == size
+    assert EngineSettings(model="lumina_mgpt", model_path=path).target_size == size

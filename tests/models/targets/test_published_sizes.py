@@ -256,7 +256,7 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     write_hollow(tokenizer / "vqgan.safetensors", codec)
 
     given = {"model_path": str(folder), "drafter_path": str(drafter)}
-    settings = InspectSettings(model="anole", dtype="bf16", device="cpu", **given)
+    settings = InspectSettings.of(model="anole", dtype="bf16", device="cpu", **given)
     report = Examination(settings).report()
     assert not report.faults
     memory = report.memory

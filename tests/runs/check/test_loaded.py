@@ -15,7 +15,7 @@ from small import LUMINA, write_checkpoint, write_shards
 
 import main
 from configs.methods import METHODS
-from configs.sampling import SamplingSettings
+from configs.model import SamplingSettings
 from configs.targets import ROOT
 from configs.tools import InspectSettings
 from runs.check import loaded
@@ -26,7 +26,7 @@ TINY = ROOT / "ckpts" / "tiny"
 
 
 def opened(**flags: str) -> Checkpoint:
-    return Checkpoint(InspectSettings(device="cpu", run=True, **flags))
+    return Checkpoint(InspectSettings.of(device="cpu", run=True, **flags))
 
 
 def check(name: str, checkpoint: Checkpoint) -> Finding:

@@ -24,6 +24,7 @@ from small import Sizes, small_settings, write_checkpoint
 from small_llamagen import put_llamagen
 
 import main
+from commands.train_drafter import train_settings
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
@@ -31,7 +32,6 @@ from drafters.training.features import cached
 from drafters.training.heads import embedding_scale, export
 from drafters.training.shards import Example, ShardWriter
 from models.transformer import run_by_torch
-from runs.commands import train_settings
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
 from support.durable import lock
@@ -85,7 +85,7 @@ def open_training(
 ) -> Training:
     settings = train_settings(flags(folders, out, **more))
     tokens, progress = read_tokens(settings), Progress("training")
-    return Training(settings, open_target(settings.plain), tokens, processes, progress)
+    return Training(settings, open_target(settings.engine), tokens, processes, progress)
 
 
 def run(folders: Path, out: Path, **more: object) -> list[dict]:
@@ -545,7 +545,7 @@ def test_tokens_of_another_model_checkpoint_or_grid_are_refused(folders, tmp_pat
 def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
     """bf16 rounds the target's products, too."""
     settings = train_settings(flags(folders, tmp_path, precision="bf16"))
-    assert (settings.precision, settings.dtype) == ("bf16", "fp32")
+    assert (settings.precision, settings.engine.dtype) == ("bf16", "fp32")
     rounded, exact = (
         open_training(folders, tmp_path, precision=name).trainer for name in ("bf16", "fp32")
     )

@@ -1,0 +1,67 @@
+"""`extract_tokens`: captioned images, or the target's samples, as training data for drafters."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from commands import Command
+from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
+from configs.fields import Flag, flags_in, missing, refuse
+from configs.recipes import RecipeFlags, with_method
+from configs.rules import rule_settings
+from configs.schema import RunSettings
+from configs.targets import model_defaults
+from runs.captioned_images import captioned_images
+from runs.opening import opened_settings, tell_conditions, tell_foreign_numbers
+
+
+def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
+    """Return the settings of the command; a SettingsError also for missing folders."""
+    recipe, given = COMMAND.read(texts)
+    asked = recipe | given
+    sampled = asked.get("from_prompts", False)
+    if sampled == ("data_dir" in asked):
+        if sampled:
+            refuse("data_dir", asked["data_dir"], "only without --from_prompts")
+        raise missing(Flag("data_dir"), "images with captions, or --from_prompts instead")
+    if not sampled:
+        if name := next((name for name in given if name in OF_SAMPLES), None):
+            refuse(name, given[name], "only with --from_prompts")
+        recipe = {name: value for name, value in recipe.items() if name not in OF_SAMPLES}
+        recipe |= model_defaults(asked.get("model", "tiny"))
+    # All prompts (-1), because --num_images of this command counts samples, not prompts.
+    drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
+    values, method = with_method({"method": "jacobi"} | recipe, drawn)
+    engine = opened_settings(values, given, method)
+    if sampled:
+        tell_foreign_numbers(engine.model_path, method)
+        tell_conditions(values, engine)
+    return ExtractionSettings.of(asked, run=RunSettings.of(values, engine=engine))
+
+
+def run(settings: ExtractionSettings) -> None:
+    """Extract; a bad folder is reported before the slow imports."""
+    if settings.data_dir is not None:
+        captioned_images(Path(settings.data_dir))
+    from runs.extract import extract_tokens
+
+    extract_tokens(settings)
+
+
+COMMAND = Command(
+    "extract_tokens",
+    "turn captioned or generated images into training data for drafters",
+    (ExtractionSettings, RecipeFlags),
+    extraction_settings,
+    run,
+    without=(
+        "samples_per_prompt",
+        "sample",
+        "sample_seed",
+        "slice",
+        "overwrite",
+        "trace",
+        "vq_device",
+        *flags_in(*rule_settings()),
+    ),
+    resumes=True,
+)

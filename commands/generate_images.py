@@ -1,0 +1,27 @@
+"""`generate_images`: prompts in; images, records and a trace out."""
+
+from collections.abc import Mapping
+
+from commands import Command
+from configs.recipes import RecipeFlags
+from configs.schema import RunSettings
+from runs.opening import engine_settings, with_usual_method
+
+
+def run_settings(texts: Mapping[str, str]) -> RunSettings:
+    """Return the settings of the command; a SettingsError also for missing folders."""
+    recipe, given = COMMAND.read(texts)
+    recipe = with_usual_method(recipe, given)
+    engine = engine_settings(recipe, given)
+    return RunSettings.of(recipe | given, engine=engine)
+
+
+COMMAND = Command(
+    "generate_images",
+    "generate images from prompts; run it again to resume",
+    (RunSettings, RecipeFlags),
+    run_settings,
+    "runs.generate:generate_images",
+    "runs.generate:plan_images",
+    resumes=True,
+)

@@ -1,0 +1,47 @@
+"""`tune`: the fastest lossless method for a model on a machine."""
+
+from collections.abc import Mapping
+
+from commands import Command
+from commands.benchmark import drafted_first
+from configs.benchmark import CANDIDATES, TuneSettings, entries_of
+from configs.fields import flags_in, refuse
+from configs.methods import MethodSettings
+from configs.recipes import RecipeFlags, listed_method
+from configs.schema import RunSettings
+from runs.opening import lacks_drafter, opened_settings
+from runs.prompts import prompt_items
+
+
+def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
+    """Return the settings of the command; a SettingsError also for a method that is not exact."""
+    recipe, given = COMMAND.read(texts)
+    values = {"prompt": TuneSettings.prompt} | recipe | given
+    listed = values.get("methods")
+    entries = CANDIDATES if listed is None else entries_of(listed)
+    # Equal methods are tried once; errors show the entry as it was typed.
+    methods = {listed_method(entry, {}): entry for entry in entries}
+    if listed is None and lacks_drafter(values):
+        methods = {method: entry for method, entry in methods.items() if not method.drafted}
+    engine = opened_settings(values, given, drafted_first(tuple(methods)))
+    run = RunSettings.of(values, engine=engine)
+    for method, entry in methods.items():
+        if not method.same_tokens(engine.sampling.temperature):
+            refuse("methods", entry, "methods that generate the images of ar: --verifier exact")
+    tried = tuple(method for method in methods if method.speculative)
+    if not tried:
+        refuse("methods", listed, "at least one method other than ar")
+    prompt_items(run.prompts)  # reports a bad prompt file before the slow imports
+    return TuneSettings.of(values, run=run, tried=tried)
+
+
+COMMAND = Command(
+    "tune",
+    "find the fastest lossless method for your model on your machine; writes a recipe",
+    (TuneSettings, RecipeFlags),
+    tune_settings,
+    "eval.bench.tune:run_tune",
+    "eval.bench.tune:plan_tune",
+    without=("overwrite", "trace", "output_dir", *flags_in(MethodSettings)),
+    resumes=True,
+)

@@ -1,0 +1,33 @@
+"""`vq_distances`: the table of nearest codes for relaxed acceptance."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from commands import Command
+from configs.fields import flags_in, refuse
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from configs.tools import DistanceSettings
+from models.files.folders import check_folder
+
+_OF_CODEC = ("model", "model_path", "tokenizer_path", "vq_path")
+
+
+def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
+    """Return the settings of the command, whose table goes into --model_path: no hub id."""
+    values = COMMAND.values(texts)
+    engine = EngineSettings.of(values, method=MethodSettings("ar"))
+    if not Path(engine.model_path).is_dir():
+        refuse("model_path", engine.model_path, "a folder, which will hold vq_distances")
+    check_folder("tokenizer_path", engine.tokenizer_path, engine.model)
+    return DistanceSettings.of(values, engine=engine)
+
+
+COMMAND = Command(
+    "vq_distances",
+    "write the table of nearest codes for relaxed acceptance",
+    (DistanceSettings,),
+    distance_settings,
+    "runs.distances:make_distances",
+    without=tuple(flags_in(EngineSettings).keys() - set(_OF_CODEC)),
+)

@@ -1,0 +1,272 @@
+"""Recipes, lists of methods and plugins: values by flag, of which the later win.
+
+A recipe is a YAML file of `flag: value` lines. Several are joined, the command line wins over them.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import Field, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from configs.downloads import damage, failed_download
+from configs.fields import (
+    ROOT,
+    Flag,
+    Settings,
+    SettingsError,
+    Values,
+    flags_in,
+    found_at,
+    in_checkout,
+    mismatch,
+    missing,
+    near_names,
+    one_of,
+    parse,
+    refuse,
+    refusing,
+    setting,
+)
+from configs.gone import GONE_FLAGS
+from configs.lists import split_list
+from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
+from configs.schema import RunSettings
+from configs.targets import model_defaults, own_flags
+
+TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
+PLUGINS: dict[str, None] = {}  # names of the modules that --plugin has imported
+
+
+@dataclass(frozen=True)
+class RecipeFlags(Settings, group="Recipe"):
+    """Recipes, and methods and rules from outside the checkout."""
+
+    config: str | None = setting(
+        "YAML files of `flag: value` lines, by commas; a later one and the command line win",
+        shown="none",
+    )
+    plugin: str | None = setting(
+        "Python module, package.module, that registers your method or acceptance rule", shown="none"
+    )
+    dry_run: bool = setting(
+        "check settings, files, prompts, disk and what is done already; print what would be done, "
+        "with memory and images, and stop before anything is loaded",
+        False,
+    )
+
+
+class Known(NamedTuple):
+    """The flags that a command has."""
+
+    command: str
+    flags: Mapping[str, Field]
+
+
+def method_flags() -> dict[str, Field]:
+    """Return the flags that a method of a list may have; a plugin may bring some."""
+    return flags_in(MethodSettings)
+
+
+def check_flag(name: str, known: Known, file: str = "") -> None:
+    """Refuse a name that is none of the flags; the error says which are like it.
+
+    file: what has the name as a key, if it stands in a file.
+    """
+    if name in known.flags:
+        return
+    source, dashes = (f"{file}: {name}", "") if file else (Flag(name), "--")
+    if hint := GONE_FLAGS.get(name):
+        raise SettingsError(f"{known.command} has no such flag; {hint}", source)
+    listed = f"`python main.py {known.command} --help` lists the flags."
+    hints = filter(None, (near_names(name, known.flags, dashes), listed))
+    raise SettingsError("unknown flag", source, advice=" ".join(hints))
+
+
+def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
+    """Return what the recipes say, and what the command line says, by flag.
+
+    A recipe's files are left out if another model than the recipe's is asked for.
+    """
+    given = {name: parse(f, name, texts[name]) for name, f in known.flags.items() if name in texts}
+    for flag in ("plugin", "dry_run"):
+        given.pop(flag, None)
+    path = given.pop("config", None)
+    names = [] if path is None else split_list(path)
+    if not all(names):
+        refuse("config", path, "names of YAML files, with one comma between two")
+    recipes = [read_recipe(name, known) for name in names]
+    # models[0] counts: the command line's, or else the latest recipe's.
+    models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
+    recipe: Values = model_defaults(models[0]) if models and "cfg" in known.flags else {}
+    for values in recipes:
+        foreign = _file_flags() if models and values.get("model", models[0]) != models[0] else ()
+        kept = {name: value for name, value in values.items() if name not in foreign}
+        recipe = overridden(recipe, kept)
+    return recipe, given
+
+
+def import_plugin(name: str) -> None:
+    """Import the module of --plugin, which registers methods or rules; also from here."""
+    sys.path.append(os.getcwd())  # a command that is installed does not look where it is called
+    try:
+        # as a path, which Python would take for a part of a package; or none
+        if not name or name.startswith("."):
+            raise ModuleNotFoundError(name=name)
+        importlib.import_module(name)
+        PLUGINS[name] = None
+    except ModuleNotFoundError as error:
+        # Only the plugin's own name is a wrong flag; if it lacks a module, its traceback says more.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        allowed = "the name of a module, package.module, installed or in the working folder"
+        refuse("plugin", name, allowed)
+    finally:
+        sys.path.pop()
+
+
+def read_recipe(path: str, known: Known) -> Values:
+    """Return the settings in a YAML file of `flag: value` lines; unknown flags are errors."""
+    known = Known(known.command, {n: f for n, f in known.flags.items() if n not in _NO_LINES})
+    texts = read_yaml(path, "config")
+    tuned = {TUNED: texts.pop(TUNED)} if TUNED in texts else {}
+    for found in tuned.values():  # what is read of it
+        parts = found if isinstance(found, dict) else {}
+        if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
+            raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
+    for name, text in texts.items():
+        check_flag(name, known, f"--config {path}")
+        if not isinstance(text, str) or not text:
+            refuse(name, text or None, f"one value, or no line at all (in {path})")
+    values = {name: parse(known.flags[name], name, text) for name, text in texts.items()}
+    if Path(in_checkout(path)).resolve().is_relative_to(ROOT):
+        values |= _in_checkout(values)
+    return values | tuned
+
+
+def _file_flags() -> tuple[str, ...]:
+    """Return the flags of what belongs to one model."""
+    return "model_path", "drafter_path", *own_flags()
+
+
+def _in_checkout(values: Values) -> Values:
+    """Return an included recipe's files; those that are not here are the checkout's."""
+    paths = [name for name in _file_flags() if name in values and name.endswith("_path")]
+    return {name: in_checkout(values[name]) for name in paths}
+
+
+def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:
+    """Return all values of a recipe and a command line, and the method that they make."""
+    values = overridden(recipe, given)
+    return values, MethodSettings.of(values)
+
+
+def overridden(recipe: Values, given: Values) -> Values:
+    """Return the values of a recipe and of what wins over it: a later recipe, or a command line.
+
+    Another method or rule leaves out what the recipe sets for its own.
+    """
+    values = recipe | given
+    if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
+        others = method_flags().keys() - applicable(values)
+        recipe = {name: value for name, value in recipe.items() if name not in others}
+    return recipe | given
+
+
+def listed_method(entry: str, shared: Values, source: str = "--methods") -> MethodSettings:
+    """Return one method of a list, `name[:flag=value...]`; errors name the list, `source`.
+
+    The name may also be a recipe, a YAML file of a method's flags.
+    shared: values for all methods of the list that have such a flag.
+    """
+    name, *options = entry.split(":")
+    if name not in METHODS and not _is_recipe(name):
+        expected = f"name[:flag=value...] with the name {one_of(METHODS)}, or a recipe.yaml"
+        raise mismatch(source, repr(entry), expected, near_names(name, METHODS) or OF_YOUR_OWN)
+    known = Known("benchmark", {flag: f for flag, f in method_flags().items() if flag != "method"})
+    given: Values = {}
+    with refusing(f"{source}, in {entry!r}"):
+        recipe = {"method": name}
+        if _is_recipe(name):
+            written = recipe_of(name)
+            recipe = {flag: value for flag, value in written.items() if flag in method_flags()}
+        for option in options:
+            flag, equals, text = option.partition("=")
+            check_flag(flag, known)
+            if not equals or flag in given:
+                refuse(flag, option, "flag=value, once")
+            given[flag] = parse(known.flags[flag], flag, text)
+        values = overridden(recipe, given)
+        kept = shared.keys() & applicable(shared | values)
+        return MethodSettings.of({flag: shared[flag] for flag in kept} | values)
+
+
+def recipe_of(entry: str) -> Values:
+    """Return what the recipe of a list's entry says; nothing if the entry is a method.
+
+    It sets a method's flags. What `tune` wrote also names a model and its files, which are not read
+    here.
+    """
+    path = entry.split(":")[0]
+    if not _is_recipe(path):
+        return {}
+    values = read_recipe(path, Known("benchmark", flags_in(RunSettings)))
+    others = [flag for flag in values if flag not in method_flags()]
+    if others and TUNED not in values:
+        allowed = f"only as a flag of the command, or in --config ({path})"
+        refuse(others[0], values[others[0]], allowed)
+    if "method" not in values:
+        raise missing(path, "a line `method: NAME`")
+    return values
+
+
+def _is_recipe(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+_NO_LINES = flags_in(RecipeFlags)  # flags that no recipe has
+
+
+def read_yaml(path: str, flag: str) -> dict[str, Any]:
+    """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts."""
+    source, lines = Flag(flag, path), "`name: value` lines"
+    try:
+        content = yaml.load(Path(in_checkout(path)).read_text("utf-8"), _TextLoader)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        folder, name = os.path.split(path)
+        elsewhere = "" if os.path.isabs(path) or os.path.exists(path) else f", here or in {ROOT}"
+        names = [file.name for one in (folder, ROOT / folder) for file in Path(one).glob("*.yaml")]
+        near = near_names(name, dict.fromkeys(names), os.path.join(folder, ""))
+        raise mismatch(source, found_at(path) + elsewhere, "a YAML file", near) from error
+    except RecursionError as error:
+        raise mismatch(source, "lists nested too deeply", lines) from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise mismatch(source, damage(Path(path), error), "a YAML file") from error
+    if content not in (None, "") and not isinstance(content, dict):
+        raise mismatch(source, failed_download(Path(path)) or f"a {type(content).__name__}", lines)
+    return content or {}
+
+
+class _TextLoader(yaml.BaseLoader):
+    """YAML in which every value is text, a key stands only once and nothing is null.
+
+    YAML's own reading would make 2024_01_01 the number 20240101, 12:30 750 and 010 8.
+    """
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        if node.style is None and node.value in ("~", "null", "Null", "NULL"):
+            problem = f"{node.value} for a value; a text is written in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_scalar(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                problem = f"key {key!r} twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,91 @@
+"""From values by flag to the settings of a model whose files are there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from configs.fields import Values
+from configs.methods import MethodSettings, applicable
+from configs.model import EngineSettings
+from configs.recipes import TUNED, method_flags, with_method
+from configs.targets import ROOT, TARGETS, model_place
+from models.files.folders import check_files, comes_without_drafter
+from runs.tuned import warn_of_conditions
+from support.output import remark
+
+UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
+
+
+def engine_settings(recipe: Values, given: Values) -> EngineSettings:
+    """Return the settings of a model that makes images of any prompt.
+
+    recipe, given: values by flag, of a recipe and of the caller, whose values win.
+
+    Raises:
+        SettingsError: a setting cannot be used, or a folder or file is missing.
+    """
+    values, method = with_method(recipe, given)
+    settings = opened_settings(values, given, method)
+    tell_foreign_numbers(settings.model_path, method)
+    tell_conditions(values, settings)
+    return settings
+
+
+def opened_settings(values: Values, given: Values, method: MethodSettings) -> EngineSettings:
+    """Return the settings of a method on a model; a recipe's drafter is for methods with one."""
+    if not method.drafted and "drafter_path" not in given:
+        values = {name: value for name, value in values.items() if name != "drafter_path"}
+    settings = EngineSettings.of(values, method=method)
+    check_files(settings)
+    check_device(settings.device)
+    return settings
+
+
+def check_device(device: str) -> None:
+    """Refuse a GPU that is not there before the slow imports."""
+    if device.startswith("cuda"):
+        from support.devices import pick_device
+
+        pick_device(device)
+
+
+def with_usual_method(recipe: Values, given: Values, say: Callable[[str], None] = remark) -> Values:
+    """Return a recipe's values; a model without a drafter gets a method that needs none, said.
+
+    A method or a drafter that is named, and flags that only a drafted method has, leave the default
+    method.
+    """
+    values = recipe | given
+    drafted = method_flags().keys() - applicable({"method": UNDRAFTED})
+    if not values.keys().isdisjoint({"method", *drafted}) or not lacks_drafter(values):
+        return recipe
+    path = model_place(values.get("model", "tiny"), values.get("model_path"))
+    say(
+        f"--method {UNDRAFTED}: chosen, which needs no drafter, because none comes with "
+        f"--model_path {path}; --drafter_path names one, --method another method"
+    )
+    return recipe | {"method": UNDRAFTED}
+
+
+def lacks_drafter(values: Values) -> bool:
+    """Return whether no drafter is named and none comes with the model, which is there."""
+    place = model_place(values.get("model", "tiny"), values.get("model_path"))
+    return "drafter_path" not in values and comes_without_drafter(place)
+
+
+def tell_conditions(values: Values, settings: EngineSettings) -> None:
+    """Say what differs if the values are of a method that `tune` chose under other conditions."""
+    if TUNED in values:
+        warn_of_conditions(values[TUNED], settings)
+
+
+def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
+    """Say that methods weigh what they recall by numbers that were fitted to another model."""
+    is_tiny = Path(model_path).resolve() == (ROOT / TARGETS["tiny"].folder).resolve()
+    recalls = {
+        method.method
+        for method in methods
+        if not method.recall_numbers and "recall_numbers" in applicable(vars(method))
+    }
+    if not is_tiny and recalls:
+        fits = "; `tune` fits them to yours" if "recall" in recalls else ""
+        remark(f"recall numbers: fitted to tiny{fits}")
