@@ -5,7 +5,6 @@ trainings and measurements hold these hashes, and go on only with the same ones.
 """
 
 import hashlib
-import re
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -16,11 +15,11 @@ from typing import Any
 from configs import recipes
 from configs.fields import refusing
 from configs.targets import CHAMELEON_TOKENIZER, ROOT, TARGETS
-from models.files.folders import checkpoint_folder
+from models.files.folders import checkpoint_folder, is_hub_id
 from support.provenance import CONTENT, checkpoint_id
 
 _FOLDERS = ("model_path", "drafter_path", "tokenizer_path", "text_encoder_path", "start_from")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+BESIDE = " beside --model_path"  # ends of the names of files that no flag names
 _OURS = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"main", "__main__"}
 
 
@@ -60,7 +59,7 @@ def _places(values: Mapping[str, Any], download: bool) -> dict[str, Path]:
         given = values.get(flag)
         if given is not None and Path(given).exists():
             places[flag] = Path(given)
-        elif given is not None and _HUB_ID.fullmatch(given):
+        elif given is not None and is_hub_id(given):
             with refusing():
                 places[flag] = checkpoint_folder(given, f"--{flag}", download)
     return places
@@ -74,7 +73,7 @@ def _beside(folder: Path, values: Mapping[str, Any]) -> dict[str, Path]:
     if "tokenizer_path" in target.flags and values.get("tokenizer_path") is None:
         names, homes = (str(CHAMELEON_TOKENIZER),), homes[:1]
     paths = {name: [home / name for home in homes if (home / name).exists()] for name in names}
-    parts = {f"{name} beside --model_path": found[0] for name, found in paths.items() if found}
+    parts = {name + BESIDE: found[0] for name, found in paths.items() if found}
     if (columns := values.get("lantern_k")) is not None:
         from models.codecs.codebook import table_path, table_widths  # here, as it imports torch
 

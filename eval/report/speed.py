@@ -9,6 +9,7 @@ from typing import Any
 from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
+from runs.made_of import BESIDE
 from runs.measure import exceeds_tau
 from runs.run_folder import tau
 from support.json_files import Line
@@ -68,7 +69,10 @@ def compared(run: Run, other: Run) -> Baseline:
     if run is not other:
         doubts += [*_resumptions(run), *(f"baseline {text}" for text in _resumptions(other))]
     keys = tuple(key for key in other.by_image if key in run.by_image)
-    return Baseline(other, keys, tuple(_differences(_DISTRIBUTION, *identities)), tuple(doubts))
+    # tokenizers and codecs that no flag names
+    beside = [name for name in {**identities[0], **identities[1]} if name.endswith(BESIDE)]
+    distributions = _differences((*_DISTRIBUTION, *beside), *identities)
+    return Baseline(other, keys, tuple(distributions), tuple(doubts))
 
 
 def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline | None:
@@ -115,7 +119,8 @@ def _apart(ours: Line, theirs: Line) -> Iterator[str]:
 
 def _differences(names: Iterable[str], ours: Line, theirs: Line) -> list[str]:
     return [
-        f"--{name} {ours.get(name)!r}, baseline {theirs.get(name)!r}"
+        f"{name if name.endswith(BESIDE) else f'--{name}'} {ours.get(name)!r}, baseline "
+        f"{theirs.get(name)!r}"
         for name in names
         if ours.get(name) != theirs.get(name)
     ]

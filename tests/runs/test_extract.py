@@ -72,7 +72,7 @@ def run(chosen: ExtractionSettings, processes: Processes | None = None) -> None:
 
 def content(folder: Path) -> tuple[list, list, list, list, list]:
     tokens = Tokens.read(folder)
-    skipped = [line for path in folder.glob("skipped*.jsonl") for line in read_lines(path)]
+    skipped = shards.read_skipped(folder)
     skipped = sorted((line["id"], line["reason"]) for line in skipped)
     codes = tokens.codes(range(len(tokens))).tolist()
     return tokens.ids, tokens.captions, tokens.seeds, codes, skipped
@@ -279,6 +279,51 @@ def test_two_processes_write_what_one_writes(checkpoint, images, flags, tmp_path
     assert said.count(f"in {tmp_path / 'two'}") == 1  # the first process speaks for all
     run(chosen)
     assert content(tmp_path / "two") == content(tmp_path / "one")
+
+
+def test_a_project_that_moves_goes_on(checkpoint, images, prompts, tmp_path, monkeypatch):
+    """Also with copies that a user keeps in the folder, which count for nothing."""
+    home, moved = tmp_path / "home", tmp_path / "moved"
+    shutil.copytree(images, home / "images")
+    shutil.copy(prompts, home / "p.txt")
+    kinds = {"codes": {"data_dir": "images"}}
+    kinds["own"] = {"from_prompts": True, "num_images": 2, "prompt": "p.txt"}
+    monkeypatch.chdir(home)
+    for name, flags in kinds.items():
+        run(settings(Path(name), checkpoint, **flags))
+        for copy in ("tokens-0-00000-old.safetensors", "tokens-mine-00000.safetensors"):
+            shutil.copy(home / name / "tokens-0-00000.safetensors", home / name / copy)
+        (home / name / "skipped.old.jsonl").write_text("mine")
+    before = [content(home / name) for name in kinds]
+    home.rename(moved)
+    monkeypatch.chdir(moved)
+    for name, flags in kinds.items():
+        run(settings(Path(name), checkpoint, **flags))
+    assert [content(moved / name) for name in kinds] == before
+
+
+def test_folders_that_are_not_shared_are_noticed(checkpoint, images, tmp_path):
+    def work(processes: Processes) -> None:
+        run(settings(tmp_path / "ab"[processes.rank], checkpoint, data_dir=images), processes)
+
+    faults = [fault for fault in Together(2).run(work) if isinstance(fault, SettingsError)]
+    assert faults and all("a folder that all processes share" in str(fault) for fault in faults)
+
+
+def test_at_temperature_0_a_prompt_has_one_sample(checkpoint, prompts, tmp_path, capsys):
+    run(drawn(tmp_path / "own", checkpoint, prompt=prompts, num_images=9, temperature=0))
+    captions = Tokens.read(tmp_path / "own").captions
+    assert len(captions) == 5 and "--temperature 0: " in capsys.readouterr().err
+
+
+def test_grey_of_16_bits_has_the_codes_of_8(checkpoint, tmp_path):
+    shades = np.arange(256, dtype=np.uint16).reshape(16, 16).repeat(2, 0).repeat(2, 1)
+    for name, pixels in (("wide", shades * 257), ("usual", shades.astype(np.uint8))):
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        write_folder(tmp_path / name, {"a.png": buffer.getvalue(), "a.txt": b"grey"})
+        run(settings(tmp_path / f"of_{name}", checkpoint, data_dir=tmp_path / name))
+    assert content(tmp_path / "of_wide") == content(tmp_path / "of_usual")
 
 
 def test_other_settings_in_the_same_folder_are_refused(checkpoint, images, prompts, tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from configs.fields import SettingsError
 from support import output
@@ -18,6 +19,7 @@ from support.durable import (
     encode_json,
     encode_lines,
     files_named,
+    give_usual_mode,
     lock,
     make_writable,
     replace_file,
@@ -133,3 +135,18 @@ def test_only_the_last_line_may_be_cut(tmp_path, end, read) -> None:
     path.write_text('{"id": "a"}\n{"id": \n' + end)
     with pytest.raises(SettingsError, match="records.jsonl, line 2: "):
         read_lines(path)
+
+
+def test_weights_have_the_mode_of_the_umask(tmp_path):
+    """safetensors alone makes them 0600, and nobody else can read them."""
+    usual, weights = tmp_path / "usual", tmp_path / "weights"
+    for mask in (0o022, 0o077):
+        before = os.umask(mask)
+        try:
+            usual.unlink(missing_ok=True)
+            usual.touch()
+            save_file({"a": torch.ones(1)}, weights)
+            give_usual_mode(weights)
+        finally:
+            os.umask(before)
+        assert weights.stat().st_mode == usual.stat().st_mode
