@@ -43,10 +43,10 @@ def made_of(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
     return made | {f"plugin {name}": CONTENT + _code_id(name) for name in recipes.PLUGINS}
 
 
-def commits(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the commits of the hub ids among settings, by flag. Raises as `made_of`."""
+def commits(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
+    """Return the commits of the hub ids among settings, by flag. Arguments and errors: `made_of`."""
     found = {}
-    for flag, folder in _places(values, True).items():
+    for flag, folder in _places(values, download).items():
         if not Path(values[flag]).exists() and "snapshots" in folder.parts:
             found[flag] = folder.parts[folder.parts.index("snapshots") + 1]
     return found
