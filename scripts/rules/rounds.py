@@ -22,8 +22,10 @@ class Distributions(TreeDrafter):
     tokens, in heap order: the root is row 0, and token t after row r leads to row r vocab + 1 + t.
     """
 
-    def __init__(self, vocab: int, length: int, spread: float = 1.0, cut: bool = False):
-        generator = torch.Generator().manual_seed(vocab)
+    def __init__(
+        self, vocab: int, length: int, spread: float = 1.0, cut: bool = False, seed: int = 0
+    ):
+        generator = torch.Generator().manual_seed(seed or vocab)
         self.vocab = vocab
         rows = sum(vocab**n for n in range(length + 1))
         p, noise = torch.randn(2, rows, vocab, generator=generator, dtype=torch.float64) * spread

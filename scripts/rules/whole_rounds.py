@@ -1,11 +1,10 @@
 """Whole rounds of every lossless rule, proposal and tree against the target's distribution.
 
-`python -m scripts.rules.whole_rounds IMAGES FILE` prints and writes the table.
+`python -m scripts.rules.whole_rounds --images 200000 --output FILE` prints and writes the table.
 """
 
 import gc
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +39,7 @@ from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
 from scripts.rules.rounds import Roots, Unfavourable, noise_of, one_round, outcome_counts
 from scripts.rules.statistics import p_value
+from support.script import run_script
 
 VOCAB, TOKENS, REACH = 4, 3, 3
 CHUNK = 20_000  # images at a time
@@ -192,11 +192,11 @@ def fast() -> Iterator[None]:
         gc.enable()
 
 
-def outcome(cell: Cell, images: int) -> Outcome:
+def outcome(cell: Cell, images: int, first_seed: int = 0) -> Outcome:
     """Decode images of a cell and test their distribution."""
     with fast(), cell.broken():
-        firsts = range(0, images, CHUNK)
-        chunks = [decode(cell, range(first, min(first + CHUNK, images))) for first in firsts]
+        seeds = range(first_seed, first_seed + images)
+        chunks = [decode(cell, seeds[at : at + CHUNK]) for at in range(0, images, CHUNK)]
     tokens, refused = (torch.cat([chunk[i] for chunk in chunks]) for i in (0, 1))
     accepted = sum(chunk[2] for chunk in chunks) / images
     p = QS[cell.q].joint(TOKENS)
@@ -317,21 +317,32 @@ def names(cell: Cell) -> dict[str, str]:
     return {"rule": cell.rule, "proposal": cell.proposal, "tree": cell.tree, "q": cell.q}
 
 
-def tried(number: int) -> Outcome:
-    """Compute the outcome of cell `number`, in a process of its own."""
+def tried(cell: int, images: int) -> Outcome:
+    """Compute the outcome of a cell by its number, in a process of its own."""
     torch.set_num_threads(1)
-    return outcome(EVERY[number], IMAGES)
+    return outcome((*CONTROLS, *cells())[cell], images)
 
 
-if __name__ == "__main__":
-    IMAGES, path = int(sys.argv[1]), Path(sys.argv[2])
-    EVERY, table = (*CONTROLS, *cells()), []
+def sample(images: int, output: str) -> None:
+    """Sample whole rounds of every cell and control, and write a table.
+
+    Args:
+        images: per cell.
+        output: JSON file.
+    """
+    every, table = (*CONTROLS, *cells()), []
     with Pool(2) as pool:
-        for cell, result in zip(EVERY, pool.imap(tried, range(len(EVERY))), strict=True):
+        found = pool.imap(partial(tried, images=images), range(len(every)))
+        for cell, result in zip(every, found, strict=True):
             print(row(cell, result), flush=True)
-            cause = {"control": cell in CONTROLS, "images": IMAGES}
+            cause = {"control": cell in CONTROLS, "images": images}
             table.append(names(cell) | cause | asdict(result))
     # a cell a line, so that changes show
     rows = ",\n".join(json.dumps(line) for line in table)
+    path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{{"tokens": {TOKENS}, "vocabulary": {VOCAB}, "cells": [\n{rows}\n]}}\n')
+
+
+if __name__ == "__main__":
+    run_script(sample)
