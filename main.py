@@ -12,7 +12,9 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import sys
+import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 import fire
 
@@ -67,7 +69,19 @@ def _after_interrupt(words: Sequence[str]) -> str:
     return "interrupted" + (same if resumes else "")
 
 
+def _interrupt(*_: object) -> NoReturn:
+    """Raise KeyboardInterrupt; later signals end the process at once, without a traceback."""
+    first = time.monotonic()
+
+    def end(*_: object) -> None:
+        if time.monotonic() - first > 1:  # the same key, held down, does not cut the message off
+            os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
     sys.exit(main())

@@ -42,7 +42,7 @@ def tau(
     prompts: list[str],
     changed: AbstractContextManager = nullcontext(),  # noqa: B008
 ) -> float:
-    """Return the mean tau of a method on some prompts."""
+    """Return the tokens that a method decides per round, over the first prompts' images."""
     engine = session.open_engine(listed_method(words, {}), images=min(images, 8))
     jobs = [Job(str(i), text, image_seed(9, text)) for i, text in enumerate(prompts[:images])]
     with changed:

@@ -49,7 +49,7 @@ NEAR = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 1, 0], [2, 1, 0]])  # codes, near
 
 
 def lantern(**settings: object) -> Callable[[], HostRule]:
-    """Return what makes LANTERN with these numbers."""
+    """Return what makes LANTERN's rule with one neighbour."""
     numbers = LanternSettings(k=1, **settings)
     return lambda: Lantern(numbers, NEAR[:VOCAB, :2] % VOCAB)
 
@@ -130,7 +130,7 @@ def case(tree: str, law: str | int, proposal: str) -> Case:
 
 
 def laws_of(law: str | int, length: int) -> Distributions:
-    """Return target and drafter of a kind, or of a random seed."""
+    """Return target and drafter after prefixes of up to so many tokens."""
     if isinstance(law, str):
         return Unfavourable(law, VOCAB, length)
     return Distributions(VOCAB, length, spread=1.3, seed=law)
@@ -154,6 +154,7 @@ class Distance:
 
     @property
     def exact(self) -> bool:
+        """Whether the rule is off by rounding alone."""
         return self.worst < ROUNDING
 
 
@@ -195,7 +196,7 @@ def closed_forms(laws: int) -> Iterator[dict]:
 
 
 def judged(name: str, source: str, claims: str, distance: Distance, repaired: str) -> dict:
-    """Return a row of the table: what a rule claims, and how far it is from the target."""
+    """Return the row of a rule."""
     return {
         "rule": name, "source": source, "claims": claims, "exact": distance.exact,
         "worst": distance.worst, "where": "" if distance.exact else distance.where,
@@ -281,7 +282,7 @@ def table(output: str, laws: int = 60, images: int = 4000, runs: int = 1000) -> 
 
 
 def shown(rows: Iterator[dict]) -> list[dict]:
-    """Print rows as they come, and return them."""
+    """Print rows as they are found, and return them."""
     found = []
     for row in rows:
         print(row, flush=True)

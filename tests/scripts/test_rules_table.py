@@ -20,7 +20,7 @@ EXACT = {
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
     path = tmp_path_factory.mktemp("rules") / "rules.json"
-    table(str(path), laws=1, images=0, runs=20)
+    table(str(path), laws=3, images=0, runs=20)
     return json.loads(path.read_text())
 
 
