@@ -92,7 +92,7 @@ class Compiler:
         """Where the library is, or will be: in the user's cache folder, by what it depends on."""
         sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
         command = shlex.join([*self.command, *self.flags])
-        # torch's version, since the timings beside the library compare it with torch
+        # torch's version, since the library shares its OpenMP
         inputs = (*sources, command, self.version, _processor(), torch.__version__)
         key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
         return _cache_folder() / f"kernels-{key}.so"
