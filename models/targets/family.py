@@ -24,15 +24,21 @@ from models.transformer import Transformer
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check has found."""
+    """A part whose files are right."""
 
     text: str
     bytes: int = 0  # that the part takes in memory
-    # known once all parts fit together
-    grid: ImageGrid | None = None  # of an image's tokens
-    codes: int = 0  # different image tokens
-    shortest: int = 0  # tokens of the longest row of a prompt without text
-    caption: int = 0  # and of CAPTION's prompt
+
+
+@dataclass(frozen=True)
+class Together:
+    """Parts that fit together for an image."""
+
+    text: str
+    grid: ImageGrid  # of an image's tokens
+    codes: int  # different image tokens
+    shortest: int  # tokens of the longest row of a prompt without text
+    caption: int  # and of CAPTION's prompt
 
 
 CAPTION = "A man riding a wave on top of a surfboard."  # as long as most of COCO's
@@ -159,14 +165,14 @@ class Family(ABC):
         text = f"{files.source}: {sizes.n_embed} codes, {sizes.resolution} x {sizes.resolution} "
         return Checked(f"{text}pixels, {count / 1e6:.1f} M parameters", 4 * count)
 
-    def compatible(self, folder: Path, options: TargetOptions) -> Checked:
+    def compatible(self, folder: Path, options: TargetOptions) -> Together:
         """Check that parts and config.json, right in themselves, fit together for an image."""
         words, spec = self.words(folder, options), self._config(folder)[1]
         prompts = self._prompts(words, folder, spec, options)
         grid = prompts.grid
         ends = "" if grid.row_end is None else f" and {grid.rows} row ends"
         text = "text tokenizer, image tokenizer and config.json fit together; an image is"
-        return Checked(
+        return Together(
             f"{text} {grid} tokens{ends}",
             grid=grid,
             codes=prompts.vocab.size,

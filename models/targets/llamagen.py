@@ -37,7 +37,7 @@ from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
 from models.files.weights import folder_shapes, read_tensors
-from models.targets.family import Checked, Family
+from models.targets.family import Checked, Family, Together
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts
 from models.targets.text_encoder import TextEncoder, encoder_network, load_tokenizer
@@ -221,14 +221,14 @@ class LlamaGen(Family):
         text = f"{home}: T5 of width {width}, {count / 1e6:.1f} M parameters of the encoder"
         return Checked(text, 2 * count)
 
-    def compatible(self, folder: Path, options: TargetOptions) -> Checked:
+    def compatible(self, folder: Path, options: TargetOptions) -> Together:
         home, (config, spec) = _text_home(options), self._config(folder)
         width = encoder_network(home).module.config.d_model
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, options)
         image, text = spec.image_rope, "text encoder, image tokenizer and config.json fit together"
         grid, slots = ImageGrid(image.side, image.side), image.condition
-        return Checked(text, grid=grid, codes=spec.vocab, shortest=slots, caption=slots)
+        return Together(text, grid=grid, codes=spec.vocab, shortest=slots, caption=slots)
 
     def _prompts(
         self, words: TextEncoder, folder: Path, spec: TransformerSpec, options: TargetOptions

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -22,19 +23,21 @@ from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
 from drafters.loading import drafter_network
-from models.base import TransformerSpec
+from models.base import TargetOptions, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.codecs.peak import META_DEVICE
 from models.files.folders import open_folder
 from models.files.network import Network, size_faults
-from models.files.weights import read_header
+from models.files.weights import TensorInfo, read_header
 from models.registry import family_of
-from models.targets.family import Check, Checked
+from models.targets.family import Checked, Together
 from runs.check.memory import memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
 from support.extras import install
+
+C = TypeVar("C", Checked, Together)
 
 
 def inspect_checkpoint(settings: InspectSettings) -> None:
@@ -112,8 +115,12 @@ class Examination:
                 self._add(part, item, f"{error}{more}", FAULT)
 
     def _checked(
-        self, part: str, item: str, check: Check, flag: str | None = None
-    ) -> Checked | None:
+        self,
+        part: str,
+        item: str,
+        check: Callable[[Path, TargetOptions], C],
+        flag: str | None = None,
+    ) -> C | None:
         """Add the row of a check; returns what it has found, None after a fault."""
         with self._catching(part, item, flag):
             checked = check(self.folder, self.options)
@@ -133,7 +140,8 @@ class Examination:
         spec_of, network_of: what a config.json stands for; ValueError for an entry that cannot be
         used.
         """
-        given, headers = getattr(self.settings, flag), {}
+        given: str = getattr(self.settings, flag)
+        headers: dict[str, TensorInfo] = {}
         with self._catching(part, "files", flag):
             folder = open_folder(flag, given, self.settings.model, download=False)
             if flag == "model_path":
@@ -173,7 +181,7 @@ class Examination:
             text = f"{len(faults)} differences" if faults else fitting
             self._add(part, "keys", text, FAULT if faults else OK, faults)
 
-    def _compare_positions(self, spec: TransformerSpec, together: Checked) -> None:
+    def _compare_positions(self, spec: TransformerSpec, together: Together) -> None:
         grid, needed = together.grid, together.grid.slots(together.grid.tokens)
         ends = f" and {grid.rows} row ends" if needed > grid.tokens else ""
         room = spec.max_positions - needed

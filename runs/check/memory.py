@@ -20,7 +20,7 @@ from models.files.network import Network, fitting_config
 from models.quantize import copies_bytes, weight_bytes
 from models.registry import family_of
 from models.target import TargetModel
-from models.targets.family import Checked
+from models.targets.family import Together
 from runs.methods import build_engine, sampling_distribution
 from runs.session import DTYPES, target_options
 from support.devices import pick_device
@@ -31,7 +31,7 @@ Bytes = tuple[int, int]  # with the prompt of a caption, and with the longest pr
 class MetaTarget(TargetModel):
     """A target of shapes alone, as engines and drafters read it when they are opened."""
 
-    def __init__(self, network: Network, parts: Checked, dtype: torch.dtype, prompt: int):
+    def __init__(self, network: Network, parts: Together, dtype: torch.dtype, prompt: int):
         """prompt: tokens of every prompt."""
         self.transformer = getattr(network.module, "transformer", network.module).to(dtype)
         self.spec, self.grid, self.codes = network.module.spec, parts.grid, parts.codes
