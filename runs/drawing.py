@@ -4,6 +4,7 @@
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from configs.fields import Flag, mismatch
 from decoding.device import current
-from decoding.engine import Watcher
+from decoding.engine import StepStats, Watcher
 from decoding.images import FinishedImage, Job, RoundStats
 from decoding.seeds import image_seed
 from models.target import TargetModel
@@ -27,6 +28,7 @@ class Drawn:
     image: FinishedImage
     pixels: np.ndarray  # (height, width, 3), uint8
     seconds_decode: float
+    cpu_seconds: float  # of all threads, the image's share of its rounds
     pictured: bool  # whether the pixels are a picture, not only tokens
 
 
@@ -60,18 +62,28 @@ def draw(
     check_lengths(session.target, jobs)
     if watcher is not None:
         engine.watcher = watcher
-    return (
-        DrawnStep(step.rounds, tuple(_drawn(session.target, image) for image in step.finished))
-        for step in engine.generate(jobs)
-    )
+    return _steps(session.target, engine.generate(jobs))
 
 
-def _drawn(target: TargetModel, image: FinishedImage) -> Drawn:
+def _steps(target: TargetModel, steps: Iterator[StepStats]) -> Iterator[DrawnStep]:
+    spent = Counter[str]()  # CPU seconds by image
+    while True:
+        before = time.process_time()
+        if (step := next(steps, None)) is None:
+            return
+        share = (time.process_time() - before) / max(len(step.rounds), 1)
+        for stats in step.rounds:
+            spent[stats.id] += share
+        finished = (_drawn(target, image, spent.pop(image.job.id, 0.0)) for image in step.finished)
+        yield DrawnStep(step.rounds, tuple(finished))
+
+
+def _drawn(target: TargetModel, image: FinishedImage, cpu_seconds: float) -> Drawn:
     started = time.perf_counter()
     job = image.job
     with current(target.device):
         pixels = np.asarray(target.picture(image.codes, job.prompt, job.seed))
-    return Drawn(image, pixels, time.perf_counter() - started, target.pictured)
+    return Drawn(image, pixels, time.perf_counter() - started, cpu_seconds, target.pictured)
 
 
 def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> None:

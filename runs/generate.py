@@ -169,6 +169,7 @@ def _record(settings: RunSettings, drawn: "Drawn") -> Line:
         "tokens": len(codes),
         **{name: getattr(image, name) for name in _MEASURES},
         "seconds_decode": drawn.seconds_decode,
+        "cpu_seconds": drawn.cpu_seconds,
         "tokens_sha256": hashlib.sha256(codes.astype("<i4").tobytes()).hexdigest(),
         **({} if drawn.pictured else {"pixels": TOKENS}),
     }

@@ -120,10 +120,14 @@ def exceeds_tau(speedup: float, tau: float) -> str | None:
 
 def waited(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> str | None:
     """Return a warning if a process had to wait: on a CPU it always has something to compute."""
-    share = min(busy_share(repeats), busy_share(baseline))
+    return waiting(min(busy_share(repeats), busy_share(baseline)))
+
+
+def waiting(share: float) -> str | None:
+    """Return a warning if a process on a CPU had few CPU seconds per second."""
     if share >= BUSY:
         return None
     return (
         f"the process ran for only {share:.0%} of the time, where an idle machine gives at least "
-        f"{BUSY:.0%}: it waited for other work; {AGAIN}"
+        f"{BUSY:.0%}: it waited for other work, or was stopped; {AGAIN}"
     )

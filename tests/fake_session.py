@@ -118,6 +118,6 @@ def content(out: Path) -> tuple[dict[str, dict], list[str], dict[str, bytes]]:
     """Records without times, once each, rounds in any order, and images of a run's folder."""
     lines = read_lines(out / "records.jsonl")
     assert len({line["id"] for line in lines}) == len(lines)
-    records = {line["id"]: line | {"seconds_decode": 0} for line in lines}
+    records = {line["id"]: line | {"seconds_decode": 0, "cpu_seconds": 0} for line in lines}
     trace = sorted(map(str, read_lines(out / "trace.jsonl")))
     return records, trace, {path.name: path.read_bytes() for path in (out / "img").iterdir()}

@@ -136,7 +136,7 @@ def summary(row: SpeedRow) -> Summary:
     if row.speedup is None:
         nothing = "no baseline to compare with"
         return Summary(row.run, f"{seconds}; {nothing}", nothing, "")
-    doubt = " (!)" if row.doubtful or row.above_tau else ""
+    doubt = " (!)" if row.doubtful or row.spoilt else ""
     fast = f"speed-up {row.speedup.value:.2f} over {row.baseline}{doubt}; {seconds}"
     count = f"{row.identical} of {row.common} images identical to {row.baseline}'s"
     if not row.lossless:

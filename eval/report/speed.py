@@ -10,7 +10,7 @@ from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.made_of import BESIDE
-from runs.measure import exceeds_tau
+from runs.measure import exceeds_tau, waiting
 from runs.run_folder import tau
 from support.json_files import Line
 from support.provenance import differing
@@ -93,6 +93,19 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
     )
 
 
+def _waited(run: Run, keys: Iterable[Key]) -> str | None:
+    """Return a warning if a run on a CPU had to wait, by the CPU seconds of its images.
+
+    A run on a GPU, or of other programs, says nothing of it.
+    """
+    images = [run.by_image[key] for key in keys]
+    hardware = run.manifest.get("hardware") or {}
+    if not images or hardware.get("gpu") or any("cpu_seconds" not in one for one in images):
+        return None
+    spent, seconds = (sum(one[name] for one in images) for name in ("cpu_seconds", "seconds"))
+    return waiting(spent / seconds)
+
+
 def _resumptions(run: Run) -> list[str]:
     """Return, in words, what differs between the commands that made a run's images."""
     latest, earlier = run.manifest, run.manifest["earlier"]
@@ -151,7 +164,7 @@ class SpeedRow:
     common: int | None = None  # images in both runs
     identical: int | None = None  # of them, those with the same tokens
     doubtful: bool = False  # machine or `TIMED` differ from the baseline's
-    above_tau: bool = False  # the speed-up over plain decoding exceeds tau, which only noise does
+    spoilt: bool = False  # the speed-up exceeds tau, which only noise does, or a process waited
     paper: PublishedCell | None = None  # the paper's figures for the same cell
     distribution: Mapping[str, object] = field(default_factory=dict)  # `_DISTRIBUTION` by flag
     warnings: tuple[str, ...] = ()  # why figures may mislead or are missing
@@ -211,7 +224,11 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
     identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
     plain = other.settings["method"] == "ar" and other is not run
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
-    warnings = [*baseline.doubts, noise]
+    both = {run.name: run, other.name: other}
+    waits = [
+        f"{name}: {text}" for name, one in both.items() if (text := _waited(one, baseline.keys))
+    ]
+    warnings = [*baseline.doubts, noise, *waits]
     if len(pairs) < len(run.by_image):
         count, rest = f"{len(pairs)} of {len(run.by_image)} images", "tau and forward passes"
         warnings.append(f"compared with {other.name} on {count}; seconds, {rest} are of all")
@@ -227,6 +244,6 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
         "common": len(pairs),
         "identical": identical,
         "doubtful": bool(baseline.doubts),
-        "above_tau": noise is not None,
+        "spoilt": bool(noise or waits),
         "warnings": tuple(filter(None, warnings)),
     }

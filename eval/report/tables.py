@@ -34,7 +34,7 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
         "seconds per image": number(row.seconds),
         "baseline": row.baseline or NONE,
         "speed-up": (row.speedup.words() if row.speedup else NONE)
-        + _mark(row.doubtful or row.above_tau),
+        + _mark(row.doubtful or row.spoilt),
         "tau": _hundredths(row.tau),
         "mean depth": _hundredths(row.mean_depth),
         "forward passes": number(row.forwards),
