@@ -88,15 +88,14 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
         raise SettingsError(faults, Flag("model_path", run.model_path), advice=advice)
     family, options = examination.family, examination.options
     folder = checkpoint_folder(run.model_path, "--model_path", download=False)
-    codes = family.image_codes(folder, options).count
+    parts = family.compatible(folder, options)
     for lantern in {method.lantern for method in methods} - {None}:
         with refusing("--verifier lantern"):
-            find_table(folder, codes, lantern.columns(codes))
+            find_table(folder, parts.codes, lantern.columns(parts.codes))
     caption, longest = map(sum, zip(*report.memory.values(), strict=True))
     images = f"{plural(run.batch_size, 'image')} at once, without activations"
     told = f"{size(caption)} with a caption's prompt, {size(longest)} with the longest"
-    tokens = family.compatible(folder, options).grid.tokens
-    return tokens * TOKEN_BYTES, f"memory: {told} ({images})"
+    return parts.grid.tokens * TOKEN_BYTES, f"memory: {told} ({images})"
 
 
 def _with_drafter(run: EngineSettings) -> EngineSettings:

@@ -89,7 +89,7 @@ def test_what_is_done_is_counted_and_other_settings_are_refused(capsys) -> None:
     ("words", "said"),
     [
         ("generate_images --prompt x --output_dir file/out", "--output_dir file/out: expected a w"),
-        ("benchmark --prompt x --methods eagle2:proposal=topk:verifier=lantern", "vq_distances"),
+        ("benchmark --prompt x --methods eagle2:proposal=topk:verifier=lantern", "--lantern_k: "),
         ("tune --prompt none.txt", "--prompt none.txt: "),
         ("train_drafter --tokens none --output_dir out", "--tokens: expected .*about.json"),
         ("evaluate --output_dir none", "--output_dir none: "),
