@@ -113,8 +113,10 @@ def _opened(
 ) -> dict[str, int]:
     """Return the bytes that an engine allocates for a batch, by part."""
     distribution = sampling_distribution(sampling)
+    # nobody asks the rule, so its table of nearest codes may be empty
+    nearest = None if method.lantern is None else torch.zeros(0, 0, dtype=torch.int32)
     with Peak() as peak:
-        engine = build_engine(target, head, distribution, method, images)
+        engine = build_engine(target, head, distribution, method, images, nearest)
         engine._open([Job(str(number), "", number) for number in range(images)])
         taken = sum(peak.alive.values())
     cache, noise = engine.images.cache.nbytes, engine.images.noise.table.nbytes
