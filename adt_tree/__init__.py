@@ -6,6 +6,19 @@ pipe = Pipeline.from_pretrained("tiny", method="adt")
 pipe("a large red circle on a plain blue background").images[0].save("red.png")
 """
 
+from importlib.util import find_spec
+from pathlib import Path
+
+_HOME = Path(__file__).resolve().parent.parent
+for _name in ("support", "configs", "models", "decoding", "drafters", "runs", "eval"):
+    _found = getattr(find_spec(_name), "origin", None)
+    if _found is None or Path(_found).resolve() != _HOME / _name / "__init__.py":
+        # otherwise an import deep inside would fail
+        raise ImportError(
+            f"adt_tree: {_found or 'a module without a file'} hides the package {_name!r} of "
+            f"{_HOME}. Rename it, or import adt_tree from a folder that has no {_name!r}."
+        )
+
 from support.threads import prepare_threads
 
 prepare_threads()  # before torch is loaded
