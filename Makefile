@@ -16,6 +16,14 @@ demo: $(VENV)/installed
 lint: $(VENV)/installed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+# For who changes code: floors, settings and refusals, pages, a few cases of every family.
+QUICK := tests/test_floors.py tests/configs tests/support tests/docs/test_pages.py \
+	tests/decoding/test_any_settings.py tests/decoding/test_engine.py tests/decoding/test_trees.py
+test-quick: $(VENV)/installed
+	$(PY) -m ruff check .
+	ADT_CASES=2 OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup -k "not planted and not shrinks" $(QUICK)
 
 test: lint
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0

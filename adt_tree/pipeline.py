@@ -159,7 +159,9 @@ class Pipeline:
         Weights are laid out for where they compute as they are read, so a change reads them again;
         other pipelines keep theirs. Nothing happens if the model is there already.
         """
-        values = {"dtype" if isinstance(one, torch.dtype) else "device": one for one in where}
+        values: dict[str, Any] = {
+            "dtype" if isinstance(one, torch.dtype) else "device": one for one in where
+        }
         with python_names():
             if len(values) < len(where):
                 raise mismatch("to", repr(where), "a device, a dtype or both")
@@ -289,8 +291,8 @@ class Pipeline:
             settings = with_options(self.settings, options, arguments)
             items = call_items(self.weights.target, prompt, call.num_images)
             jobs = image_jobs(items, call.seed)
-            listed = [self._drafting()] if methods is None else methods
-            settings, listed = self._compared(listed, settings)
+            entries = [self._drafting()] if methods is None else methods
+            settings, listed = self._compared(entries, settings)
             with self.weights.lock:
                 session = self.weights.session(settings)
                 what = f"measuring {plural(len(listed), 'method')} on {plural(len(jobs), 'image')}"

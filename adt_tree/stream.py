@@ -114,6 +114,7 @@ def streamed(weights: Weights, settings: EngineSettings, jobs: list[Job]) -> Ite
     paint = Painter(weights)
 
     def watch(states: Sequence[ImageState | None], result: RoundResult) -> None:
+        assert states[0] is not None  # there is one image
         seen.append(StreamStep.of(states[0], result, paint))
 
     return _with_pictures(weights.draw(settings, jobs, watch), seen)

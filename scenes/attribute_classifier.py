@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -191,7 +192,7 @@ class AttributeClassifier(nn.Module):
         """Return the attributes of each image, from the logits of `forward`."""
         kinds, grounds = (head.argmax(dim=1).tolist() for head in logits[:2])
         present = [(head > 0).tolist() for head in logits[2:]]
-        names = self.labels.colours, self.labels.shapes, self.labels.pairs
+        names: Any = self.labels.colours, self.labels.shapes, self.labels.pairs
         return [
             Attributes(
                 self.labels.background_kinds[kind],

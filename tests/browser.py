@@ -18,7 +18,6 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
 
 ALL = "ADT_TEST_ALL" in os.environ  # `make test-all` sets it
-QUICK = "ADT_TEST_QUICK" in os.environ  # `make test-quick` sets it
 
 # In `make test-all` these tests fail without a browser instead.
 needs_browser = pytest.mark.skipif(

@@ -45,3 +45,9 @@ def test_the_engine_loads_protocols_only():
     assert "decoding.engine" in loaded
     loaded = [name for name in loaded if name.startswith(CONCRETE)]
     assert set(loaded) <= {"decoding.policies.base", "decoding.verifiers.base"}
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by their names alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py")]
+    assert {name for name in names if names.count(name) > 1} <= {"conftest.py"}

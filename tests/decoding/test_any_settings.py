@@ -2,7 +2,7 @@
 
 Hypothesis draws cases: a small model of every family, flags, prompts, batches, calls of one engine.
 A failure is shrunk and printed as a command that repeats it. `make test-all` draws 40 times as many
-cases; ADT_CASES=N draws N per family.
+cases; ADT_CASES=N draws N of every family.
 """
 
 import json
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from browser import ALL, QUICK
+from browser import ALL
 from families import SMALL
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ from runs.session import Session
 
 FILE = "tests/decoding/test_any_settings.py"
 Case = dict[str, Any]  # as `cases` draws it: JSON
-CASES = int(os.environ.get("ADT_CASES", 600 if ALL else 3 if QUICK else 15))  # of every family
+CASES = int(os.environ.get("ADT_CASES", 600 if ALL else 15))  # of every family
 NARROW = "lumina_mgpt, rows of two"  # whose trees cross several row ends at once
 FAMILIES = [*(name for name in SMALL if " of " not in name), NARROW]  # one layout each
 PROMPTS = "a cat", "A red cat", "two blue dogs on a mat", "dog"
