@@ -44,7 +44,7 @@ def made_of(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
 
 
 def commits(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
-    """Return the commits of the hub ids among settings, by flag. Arguments and errors: `made_of`."""
+    """Return the commits of the hub ids among settings, by flag; arguments as of `made_of`."""
     found = {}
     for flag, folder in _places(values, download).items():
         if not Path(values[flag]).exists() and "snapshots" in folder.parts:
