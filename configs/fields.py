@@ -311,9 +311,11 @@ def _of_text(wanted: type, text: str) -> bool | int | float | str:
 
 
 def _within(value: Any, limits: Mapping[str, Any]) -> bool:
+    if value not in limits.get("choices", (value,)):
+        return False
     if isinstance(value, str):
-        written = value.strip() and re.fullmatch(limits.get("pattern", "(?s).*"), value)
-        return bool(written) and value in limits.get("choices", (value,))
+        pattern = limits.get("pattern", "(?s).*")
+        return value.strip() != "" and re.fullmatch(pattern, value) is not None
     if isinstance(value, float) and not math.isfinite(value):
         return False
     low, high = limits.get("low", value), limits.get("high", value)
