@@ -27,6 +27,7 @@ from models.files.weights import (
 if TYPE_CHECKING:
     from configs.model import EngineSettings
 
+_AUTHORS = ("consolidated*.pth", "*/*/consolidated*.pth")  # Meta's files, and Anole's: models/7b
 _OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
 _PART = Path(TARGETS["glm_image"].folder).name  # what is read of its whole repository
 _NETWORK = (("config.json", LIGHTNING), WEIGHT_FILES + WEIGHT_INDEXES)
@@ -75,7 +76,7 @@ def open_folder(flag: str, given: str, model: str | None, download: bool = True)
             if flag == "drafter_path" and (folder / "drafter").is_dir():  # of a training's folder
                 below = shlex.quote(str(folder / "drafter"))
                 advice = f"Its subfolder has one: --drafter_path {below}."
-            elif flag == "model_path" and [*folder.glob("**/consolidated*.pth")]:
+            elif flag == "model_path" and any(any(folder.glob(pattern)) for pattern in _AUTHORS):
                 advice = f"It holds the authors' files, which are not read. {advice}"
             without = f"a folder without {one_of(names)}"
             raise mismatch(Flag(flag, given), without, "a checkpoint", advice)
