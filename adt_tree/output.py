@@ -1,6 +1,6 @@
 """What a pipeline returns: images and their figures, tables of methods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -54,7 +54,7 @@ class ImageOutput:
 class MethodTable:
     """Methods compared on the same prompts and seeds; prints as a table."""
 
-    rows: list[Mapping[str, Any]]  # all figures of each method by name, as in benchmark.json
+    rows: Sequence[Mapping[str, Any]]  # all figures of each method by name, as in benchmark.json
     markdown: str
 
     def __repr__(self) -> str:

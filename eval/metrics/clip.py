@@ -31,8 +31,8 @@ class ClipNetwork(ImageNetwork):
         self.module, self.transform = open_clip.create_model_from_pretrained(
             name, file, device=device, image_resize_mode="longest" if longest else None
         )
-        file = weights if weights.is_file() else weights / "open_clip_model.safetensors"
-        _refuse_stretched(self.module, open_clip.factory.load_state_dict(str(file)))
+        stored = weights if weights.is_file() else weights / "open_clip_model.safetensors"
+        _refuse_stretched(self.module, open_clip.factory.load_state_dict(str(stored)))
         self.tokenizer = open_clip.get_tokenizer(name)
         self.module.eval()
         self.device = device
