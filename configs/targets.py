@@ -203,6 +203,7 @@ TARGETS = {
         "ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
         Signs("Lumina-mGPT", ("lumina",), _CHAMELEON, shared=True),
         "Alpha-VLLM/Lumina-mGPT-7B-768",
+        drafter="sihwanpark/LANTERN-Lumina-mGPT-7B-768",
         flags=("tokenizer_path", "target_size"),
         # an image begins with its size in units of 32 pixels; the public checkpoints know areas of
         # about 512, 768 or 1024 squared
