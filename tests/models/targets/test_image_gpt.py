@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from damage import inspected, rows
 from families import PROMPTS, cached_logits, decoded, extracted
-from small import OPTIONS
+from small import OPTIONS, small_settings
 from small_image_gpt import SIZES, public_weights, write_lightning
 from torch import Tensor
 
 from adt_tree.sources import source_values
-from configs.model import SamplingSettings
 from configs.training import TrainSettings
 from decoding.noise import gumbel
 from drafters.training.heads import head_config
@@ -105,9 +104,8 @@ def test_inspect_and_a_path_alone_know_the_file(original, capsys) -> None:
 
 
 def test_a_new_drafter_is_a_layer_of_llama_as_wide(original) -> None:
-    sampling, path = SamplingSettings(cfg=1.0), str(original)
-    given = {"model": "image_gpt", "model_path": path, "tokens": "t", "output_dir": "o"}
-    config = head_config(TrainSettings(sampling=sampling, **given))
+    engine = small_settings(original, model="image_gpt")
+    config = head_config(TrainSettings(tokens="t", output_dir="o", engine=engine))
     assert (config["hidden_size"], config["vocab_size"]) == (16, 8)
     target = ImageGpt().load(original, OPTIONS)
     assert not target.drafter_spec(config).gpt2
