@@ -3,7 +3,6 @@
 import json
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,9 @@ from support.processes import Processes, launched
 @pytest.fixture
 def settings(tmp_path):
     flags = {"prompt": nine_names(tmp_path), "trace": True}
-    return lambda folder: fake_run(tmp_path, output_dir=str(tmp_path / folder), **flags)
+    return lambda folder, **more: fake_run(
+        tmp_path, output_dir=str(tmp_path / folder), **flags | more
+    )
 
 
 def make(
@@ -86,7 +87,7 @@ def test_folders_that_are_not_shared_are_noticed_before_the_model_is_loaded(
 ):
     """Also where they look alike, and where one has images of an earlier run."""
     if before:
-        make(replace(settings("b"), num_images=before), 1)
+        make(settings("b", num_images=before), 1)
 
     def work(processes: Processes) -> None:
         folder = settings("ab"[processes.rank])
@@ -110,7 +111,7 @@ def test_processes_with_other_prompts_are_noticed(settings, tmp_path):
         path.write_text(text)
 
     def work(processes: Processes) -> None:
-        run = replace(settings("out"), prompt=str(lists[processes.rank]))
+        run = settings("out", prompt=str(lists[processes.rank]))
         generate_images(run, lambda _: pytest.fail("loaded"), processes)
 
     assert_refused(Together(2).run(work), "the same prompts in all")
