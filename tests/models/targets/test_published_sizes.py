@@ -262,7 +262,7 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     memory = report.memory
     assert memory["target weights"] == 2 * 6_778_785_792
     assert memory["drafter weights"] == 2 * 504_393_728
-    assert memory["target keys and values"] == 2 * 2 * 32 * 2 * (4096 + 59) * HIDDEN
+    assert memory["keys and values"] == 2 * 2 * 32 * 2 * (4096 + 59) * HIDDEN
     weights = 27.19e6 + 39.3e6 + CODES * 256
     assert memory["image tokenizer"] == pytest.approx(4 * weights, rel=0.03)
     # five tensors of the finest level's size are alive at once, in fp32
