@@ -86,9 +86,11 @@ class Measurements:
         self, turn: Turn, methods: Sequence[MethodSettings], jobs: Sequence[Job], **others: object
     ) -> None:
         """Keep a turn; arguments as of `find_turn`."""
-        if self.path is not None:
-            given = self._turn(methods, jobs, others)
-            self.add(*((given[method], _figures(one)) for method, one in turn.items()))
+        if self.path is None:
+            self.dates.add(date.today().isoformat())
+            return
+        given = self._turn(methods, jobs, others)
+        self.add(*((given[method], _figures(one)) for method, one in turn.items()))
 
     def conditions(self, method: MethodSettings) -> Figures:
         """Return what a method's measurements depend on, except images and turns."""
