@@ -257,12 +257,14 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
 
     given = {"model_path": str(folder), "drafter_path": str(drafter)}
     settings = InspectSettings.of(model="anole", dtype="bf16", device="cpu", **given)
-    report = Examination(settings).report()
+    report = Examination(settings.engine).report()
     assert not report.faults
-    memory = report.memory
+    memory = {name: longest for name, (_, longest) in report.memory.items()}
     assert memory["target weights"] == 2 * 6_778_785_792
     assert memory["drafter weights"] == 2 * 504_393_728
-    assert memory["keys and values"] == 2 * 2 * 32 * 2 * (4096 + 59) * HIDDEN
+    # of 32 layers and the drafter's one; CPUs keep them in fp32
+    cache = 2 * 2 * 33 * 4 * (4096 + 59) * HIDDEN
+    assert memory["keys and values"] == pytest.approx(cache, rel=0.01)
     weights = 27.19e6 + 39.3e6 + CODES * 256
     assert memory["image tokenizer"] == pytest.approx(4 * weights, rel=0.03)
     # five tensors of the finest level's size are alive at once, in fp32
