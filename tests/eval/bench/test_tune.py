@@ -271,7 +271,7 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
     run_settings(given | model | {"method": "eagle_recall"})
     assert "recall numbers: fitted to tiny\n" in capsys.readouterr().err
     remark.cache_clear()
-    monkeypatch.setattr("runs.tuned.ROOT", tmp_path)  # as if the included model were deleted
+    monkeypatch.setattr("runs.opening.ROOT", tmp_path)  # as if the included model were deleted
     run_settings(given | model | {"method": "recall"})
     assert said in capsys.readouterr().err
     remark.cache_clear()

@@ -26,7 +26,7 @@ TINY = ROOT / "ckpts" / "tiny"
 
 
 def opened(**flags: str) -> Checkpoint:
-    return Checkpoint(InspectSettings.of(device="cpu", run=True, **flags))
+    return Checkpoint(InspectSettings.of(device="cpu", run=True, **flags).engine)
 
 
 def check(name: str, checkpoint: Checkpoint) -> Finding:
