@@ -19,7 +19,6 @@ from decoding.engine import Engine
 from decoding.images import Job
 from eval.bench.bench import Bench, Row, turns_of
 from eval.bench.measurements import FILE, Measurements
-from eval.bench.picture import draw_speed
 from eval.bench.table import best_of, heading, table, words_of
 from runs.drawing import check_lengths, image_jobs
 from runs.measure import BASELINE, warm_up
@@ -84,6 +83,8 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
         replace_file(folder / "benchmark.json", encode_json(document))
         replace_file(folder / "table.md", words.encode())
     if settings.sweep is not None:
+        from eval.bench.picture import draw_speed  # matplotlib is an extra's
+
         parts = settings.sweep.varied, settings.sweep.others
         varied, others = ([row for row in rows if row["cell"] in names] for names in parts)
         draw_speed(varied, others, settings.sweep.axes, folder / "speed.png")
