@@ -1,15 +1,20 @@
 """What rules accept on a model: tau of each at the same number of draft tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from unittest.mock import patch
 
+from configs.fields import ROOT
+from configs.methods import MethodSettings
 from configs.recipes import listed_method
+from configs.schema import RunSettings
 from decoding import images as engine_images
 from decoding.images import Job
-from decoding.seeds import image_seed
-from runs.session import Session
+from runs.drawing import image_jobs
+from runs.prompts import prompt_items
+from runs.session import Session, open_session
 
+SEED = 9
 TREE = "static:proposal=sampled:verifier="  # mc_sim_7b_63, 25 nodes
 CHAIN = "jacobi:proposal=sampled:window=25:verifier="
 LANTERN_PP = f"{TREE}lantern:lantern_residual=reference"
@@ -26,25 +31,27 @@ ROWS = (
 GUMBEL_COUPLED = f"{CHAIN}sampled"  # SCD-GS: as SJD, but a position keeps its noise
 
 
-def lengths(session: Session, images: int, prompts: list[str]) -> Iterator[dict]:
-    """Yield tau of every method, over the same images: tokens decided per round."""
+def lengths(images: int) -> Iterator[dict]:
+    """Yield tau of every method on the included model, over the same images."""
+    prompts = str(ROOT / "configs/prompts/tiny_test.txt")
+    drafted = MethodSettings("eagle2")  # it loads the drafter
+    run = RunSettings.of(prompt=prompts, num_images=images, seed=SEED, method=drafted)
+    session, jobs = open_session(run.engine), image_jobs(prompt_items(run.prompts), SEED)
     for words in ROWS:
-        yield {"method": words, "tau": tau(session, words, images, prompts), "images": images}
+        yield {"method": words, "tau": tau(session, words, jobs), "images": images}
         if words == GUMBEL_COUPLED:
-            coupled = tau(session, words, images, prompts, one_noise_a_position())
+            coupled = tau(session, words, jobs, one_noise_a_position())
             yield {"method": f"{words}, a position's noise kept", "tau": coupled, "images": images}
 
 
 def tau(
     session: Session,
     words: str,
-    images: int,
-    prompts: list[str],
+    jobs: Sequence[Job],
     changed: AbstractContextManager = nullcontext(),  # noqa: B008
 ) -> float:
-    """Return the tokens that a method decides per round, over the first prompts' images."""
-    engine = session.open_engine(listed_method(words, {}), images=min(images, 8))
-    jobs = [Job(str(i), text, image_seed(9, text)) for i, text in enumerate(prompts[:images])]
+    """Return the tokens that a method decides per round."""
+    engine = session.open_engine(listed_method(words, {}), images=min(len(jobs), 8))
     with changed:
         made = [image for step in engine.generate(jobs) for image in step.finished]
     rounds = sum(image.target_forwards - 1 for image in made)

@@ -30,6 +30,7 @@ from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
 from scripts.rules import processes
 from scripts.rules.enumeration import Case, enumerated
+from scripts.rules.lengths import lengths
 from scripts.rules.rounds import Distributions, Unfavourable
 from scripts.rules.statistics import rejected
 from scripts.rules.whole_rounds import CONTROLS, LEAST, Cell, fast, outcome
@@ -236,7 +237,7 @@ def sample_rules(images: int) -> Iterator[dict]:
         }  # fmt: skip
 
 
-def false_alarms(runs: int, images: int = 400) -> dict:
+def false_alarms(runs: int, images: int = 200) -> dict:
     """Return how often right rules are accused: by enumeration and by sampled rounds."""
     right = (Sampled(), Rejection(), SpecTr(), BlockVerification(), Traversal())
     worst = 0.0
@@ -255,7 +256,9 @@ def false_alarms(runs: int, images: int = 400) -> dict:
     }
 
 
-def table(output: str, laws: int = 60, images: int = 4000, runs: int = 1000) -> None:
+def table(
+    output: str, laws: int = 60, images: int = 4000, runs: int = 1000, model_images: int = 0
+) -> None:
     """Judge every rule, write the figures and print them.
 
     Args:
@@ -263,6 +266,7 @@ def table(output: str, laws: int = 60, images: int = 4000, runs: int = 1000) -> 
         laws: random pairs of target and drafter that rules are enumerated with.
         images: whole rounds per cell; 0: none.
         runs: of right rules, none of which may be accused.
+        model_images: of the included model, for tau at 25 nodes; 0: no tau.
     """
     torch.set_num_threads(1)
     with fast():
@@ -270,6 +274,8 @@ def table(output: str, laws: int = 60, images: int = 4000, runs: int = 1000) -> 
         if images:
             parts["whole rounds"] = shown(sample_rules(images))
         parts["right rules"] = false_alarms(runs)
+    if model_images:
+        parts["lengths"] = shown(lengths(model_images))
     path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = partial(json.dumps, ensure_ascii=False)

@@ -7,16 +7,21 @@ from functools import cache
 import pytest
 import torch
 
-from configs.rules import RULES, loaded
+from configs.rules import RULES, LanternSettings, loaded
 from decoding.noise import HostNoise
 from decoding.noise_table import NodeNoise
 from decoding.policies.base import TreePolicy
 from decoding.policies.static import StaticTree
+from decoding.rules import CoolSettings, GsdSettings
+from decoding.rules.cool_sd import CoolSd
+from decoding.rules.gsd import Gsd
 from decoding.rules.path_explore import PathExplore
+from decoding.rules.sjd_pac import SjdPac
 from decoding.rules.spectr import SpecTr
 from decoding.sampling import choose
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.host import ImageTree
+from decoding.verifiers.lantern import Lantern
 from decoding.verifiers.sampled import Sampled
 from scripts.rules.enumeration import Case, Chance, Uniform, enumerated, runs
 from scripts.rules.rounds import Unfavourable, noise_of
@@ -67,6 +72,23 @@ def test_lossless_rules_have_the_targets_distribution(name, tree, proposal) -> N
     for q in KINDS:
         found = enumerated(loaded(RULES[name].code)(), case(tree, q, proposal))
         assert found.distance < ROUNDING and found.accepted > 0, q
+
+
+NEAREST = torch.tensor([[1, 2], [2, 0], [0, 1]])
+LIMITS = {
+    "lantern of delta 0": (Lantern(LanternSettings(k=2, delta=0.0), NEAREST), "cousins"),
+    "cool_sd of delta 1": (CoolSd(CoolSettings(1.0)), "cousins"),
+    "gsd of reach 0": (Gsd(GsdSettings(reach=0)), "cousins"),
+    "sjd_pac": (SjdPac(), "chain"),
+    "path_explore": (PathExplore(), "chain"),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_relaxed_rules_have_lossless_limits(name) -> None:
+    rule, tree = LIMITS[name]
+    for q in KINDS:
+        assert enumerated(rule, case(tree, q)).distance < ROUNDING, q
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -127,6 +149,7 @@ class _Shared:
         (ForgetsBranch(), "three levels", "sampled", nullcontext),
         (SpecTr(), "siblings", "sampled", RATIO_1),
         (PathExplore(), "cousins", "sampled", nullcontext),
+        (SjdPac(), "cousins", "sampled", nullcontext),
     ],
     ids=lambda value: getattr(value, "__class__", type(value)).__name__,
 )
