@@ -74,7 +74,8 @@ class Command:
     def texts(self, words: Sequence[str]) -> dict[str, str]:
         """Return the texts of the flags, by name, in the words that follow the command."""
         self.import_plugin(words)  # first: it may bring flags, methods and rules
-        known, texts, rest = self.known, {}, list(words)
+        known, rest = self.known, list(words)
+        texts: dict[str, str] = {}
         while rest:
             word = rest.pop(0)
             if not word.startswith("--") or word == "--":
@@ -97,8 +98,8 @@ class Command:
         texts = self.texts(words)
         dry = "dry_run" in texts and parse(self.flags["dry_run"], "dry_run", texts["dry_run"])
         settings = self.settings(texts)
-        if dry:
-            return lambda: loaded("runs.plan:show")(loaded(self.plan)(settings))
+        if dry and (plan := self.plan) is not None:
+            return lambda: loaded("runs.plan:show")(loaded(plan)(settings))
         return lambda: loaded(self.work)(settings)
 
     def import_plugin(self, words: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         tell_conditions(recipe_of(entry) or values, engine.with_method(method))
     prompt_items(run.prompts)  # reports a bad prompt file before the slow imports
     varied = next((name for name in sweep.axes if name in given), None) if sweep else None
-    if varied is not None:
+    if varied is not None and sweep is not None:
         refuse(varied, given[varied], f"only without {sweep.where}, which varies it")
     usual = None if sweep is None else f"outputs/sweeps/{Path(sweep.path).stem}"
     output = run.output_dir if "output_dir" in values else usual

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, Field
+from typing import Any
 
 from commands import NAMES, Command, command
 from configs.fields import declared, help_text, kind, parse
@@ -88,7 +89,7 @@ def value_name(f: Field) -> str:
 def default_text(f: Field) -> str:
     """Return a flag's default in words."""
     switch = kind(f) is bool and f.default is not None
-    default = ("off", "on")[f.default] if switch else f.default
+    default: Any = ("off", "on")[bool(f.default)] if switch else f.default
     default = {MISSING: "required", None: "off"}.get(default, default)
     shown = f.metadata.get("shown", default)
     return shown() if callable(shown) else str(shown)

@@ -130,8 +130,8 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
     if end > len(entries):
         refuse("cells", cells, f"a-b with b up to {len(entries)}, the number of cells")
     middle = min(max(first, len(varied)), end)
-    axes, varied, others = tuple(axes), entries[first:middle], entries[middle:end]
-    return replace(sweep, axes=axes, varied=varied, others=others)
+    chosen, rest = entries[first:middle], entries[middle:end]
+    return replace(sweep, axes=tuple(axes), varied=chosen, others=rest)
 
 
 def entries_of(text: str) -> tuple[str, ...]:

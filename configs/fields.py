@@ -201,7 +201,8 @@ class Settings:
             elif f.name in more or isinstance(values.get(f.name), Settings):
                 given[f.name] = values[f.name]
             elif "parts" in f.metadata and f.default is MISSING:
-                given[f.name] = f.default_factory.of(values)
+                part: Any = f.default_factory
+                given[f.name] = part.of(values)
         return cls(**given)
 
     def put(self, **values: object) -> None:
@@ -214,7 +215,7 @@ class Settings:
         self.put(**{name: value for name, value in values.items() if getattr(self, name) is None})
 
 
-def settings_fields(owner: type | object) -> dict[str, Field]:
+def settings_fields(owner: Any) -> dict[str, Field]:
     """Return the settings of a class, without its parts, by flag."""
     prefix = getattr(owner, "prefix", "")
     return {prefix + f.name: f for f in fields(owner) if "help" in f.metadata}
@@ -241,9 +242,9 @@ def flags_in(*owners: type[Settings]) -> dict[str, Field]:
     return flags
 
 
-def settings_dict(settings: object) -> dict[str, object]:
+def settings_dict(settings: Any) -> Values:
     """Return the settings, parts included, by the names of their flags."""
-    values: dict[str, object] = {}
+    values: Values = {}
     for f in fields(settings):
         value = getattr(settings, f.name)
         if isinstance(value, Settings):
@@ -296,7 +297,7 @@ def parse(f: Field, flag: str, value: Any) -> Any:
     if type(value) is not kind(f) or not _within(value, limits):
         near = near_names(value, limits.get("choices", ())) if isinstance(value, str) else ""
         refuse(flag, value, allowed(f), near or limits.get("advice", ""))
-    return os.path.expanduser(value) if "path" in limits else value
+    return os.path.expanduser(str(value)) if "path" in limits else value
 
 
 def _of_text(wanted: type, text: str) -> bool | int | float | str:

@@ -13,6 +13,7 @@ def split_list(text: str) -> list[str]:
     end, more = 0, ","
     while more:
         match = _ENTRY.match(text, end)
+        assert match is not None  # the pattern matches any text
         quoted, bare, more = match.groups()
         names.append(bare if quoted is None else quoted.replace('""', '"'))
         end = match.end()

@@ -66,7 +66,7 @@ class EngineSettings(Settings, group="Model"):
     """All that it takes to load a model and decode with it; prompts are no part of it."""
 
     model: str = setting("target model", "tiny", choices=TARGETS)
-    model_path: str | None = setting(
+    model_path: str = setting(
         "folder of the target, or owner/name on the Hugging Face hub",
         path=True,
         shown=lambda: ", ".join(target.folder for target in TARGETS.values()),
@@ -153,7 +153,7 @@ class EngineSettings(Settings, group="Model"):
         self.fill(**target.parts_next_to(self.model_path), negative_prompt=target.negative_prompt)
         if target.sizes is not None:
             self.fill(target_size=target.sizes.usual(self.model_path))
-            parse_size(self.target_size, target.sizes)
+            parse_size(str(self.target_size), target.sizes)
 
     def _decide_drafter(self) -> None:
         """Take what is given, or else the folder `drafter` of the model's; or no drafter."""

@@ -73,12 +73,12 @@ class PromptSettings(Settings, group="Prompts"):
         choices=("first", "longest", "all"),
         shown="first",
     )
-    num_images: int | None = setting(
+    num_images: int = setting(
         "prompts to use from a list, -1 = all; with a single text: images",
         low=-1,
         shown="text 1, .txt file and --slice all, dataset 10",
     )
-    samples_per_prompt: int | None = setting("images per prompt", low=1, shown="1")
+    samples_per_prompt: int = setting("images per prompt", low=1, shown="1")
     sample: int | None = setting("size of a random subset of the prompts", low=1)
     sample_seed: int | None = setting("which random subset", low=0, shown="0")
     slice: str | None = setting(

@@ -126,7 +126,7 @@ class Target:
         if self.drafter is not None:
             home = Path(self.folder).parent / "trained_drafters" / Path(self.drafter).name
             drafter = f"`hf download {self.drafter} --local-dir {home}`"
-        return {"model_path": model, "drafter_path": drafter} | self.others
+        return {"model_path": model, "drafter_path": drafter, **self.others}
 
     def parts_next_to(self, model_path: str) -> dict[str, str]:
         """Return, by flag, where the files of the target lie that are not in its folder.

@@ -6,7 +6,7 @@ the round with the empty tree, so speed-ups are measured against this same loop.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -107,7 +107,7 @@ class Engine:
         self.memory: tuple[Tensor, ...] = ()  # the cache's, which captured rounds read
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
-    def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
+    def generate(self, jobs: Iterable[Job]) -> Generator[StepStats, None, None]:
         """Decode all jobs and yield after every round; takes the next job when a row is free.
 
         Raises:

@@ -6,7 +6,7 @@ plain decoding (`ar`) on measurements next to each other. Times are medians over
 `eval/bench/speedup.py` says what a speed-up is. Turning codes into pixels is not counted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
@@ -103,7 +103,7 @@ class Bench:
         jobs: Sequence[Job],
         repeats: int,
         again: bool = False,
-        **others: object,
+        **others: Any,
     ) -> list[Row]:
         """Return a row per method that fits into memory; arguments as of `turn`."""
         measured: dict[MethodSettings, list[list[Measurement]]] = {
@@ -170,6 +170,13 @@ def inconclusive(method: MethodSettings, measured: Measurement) -> str | None:
     return None if accepted < round(nodes) else "no draft token was rejected"
 
 
+def _median(values: Iterable[float | None]) -> float | None:
+    """Return the median of times; None if one was not measured."""
+    times = list(values)
+    measured = [time for time in times if time is not None]
+    return median(measured) if times and len(measured) == len(times) else None
+
+
 def parts_of(repeats: list[Measurement]) -> Row:
     """Return the figures of a round's parts: None if some rounds were replayed as a whole."""
     first = repeats[0]
@@ -181,8 +188,8 @@ def parts_of(repeats: list[Measurement]) -> Row:
     return {
         "draft_forwards": first.calls.get("draft_forward", 0) / len(first.images),
         "levels": first.calls.get("level", 0) / len(first.images),
-        "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
-        "ms_per_draft_forward": median(drafts) if drafts[0] else None,
+        "ms_per_target_forward": _median(one.milliseconds("target_forward") for one in repeats),
+        "ms_per_draft_forward": _median(drafts),
         "overhead_share": median(one.overhead_share for one in repeats),
         "ms_per_round": first.profile,
     }

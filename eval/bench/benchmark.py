@@ -76,13 +76,13 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
         "versions": versions(),
     }
     words = f"{heading(settings, hardware, dates)}\n{table(_in_order(settings, rows))}"
-    last = document if settings.sweep is None else _best(rows, folder)
+    last = document if settings.sweep is None or folder is None else _best(rows, folder)
     # Printed first: a full disk may take the files, but not the figures.
     print(f"{words}{json.dumps(last)}", flush=True)
     if folder is not None:
         replace_file(folder / "benchmark.json", encode_json(document))
         replace_file(folder / "table.md", words.encode())
-    if settings.sweep is not None:
+    if settings.sweep is not None and folder is not None:
         from eval.bench.picture import draw_speed  # matplotlib is an extra's
 
         parts = settings.sweep.varied, settings.sweep.others
@@ -128,6 +128,7 @@ def _rows(settings: BenchmarkSettings, groups: Sequence[Group], bench: Bench) ->
         found = measure()
         spoilt = any(row["doubts"] or row["wrong"] for row in found)
         if settings.remeasure and spoilt and bench.progress.done == before:
+            assert bench.progress.total is not None  # it is known before the first row
             bench.progress.total += len(methods) * len(jobs) * settings.repeats
             found = measure(again=True)
         if settings.sweep is None:

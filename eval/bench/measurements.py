@@ -78,9 +78,10 @@ class Measurements:
         found = {
             method: self.find(given) for method, given in self._turn(methods, jobs, others).items()
         }
-        if None in found.values():
+        lines = {method: line for method, line in found.items() if line is not None}
+        if len(lines) < len(found):
             return None
-        return {method: self._read(line, jobs) for method, line in found.items()}
+        return {method: self._read(line, jobs) for method, line in lines.items()}
 
     def add_turn(
         self, turn: Turn, methods: Sequence[MethodSettings], jobs: Sequence[Job], **others: object

@@ -208,10 +208,13 @@ class Contest:
         """Return a method's measurements and those of plain decoding, on the same images."""
         if not (pairs := self.pairs.get(method)):
             return None
-        return tuple(joined(column) for column in zip(*pairs, strict=True))
+        ours, plain = zip(*pairs, strict=True)
+        return joined(ours), joined(plain)
 
     def _speedup(self, method: MethodSettings) -> Estimate:
-        measured, plain = self.pair(method)
+        pair = self.pair(method)
+        assert pair is not None  # it was measured
+        measured, plain = pair
         return speedup([measured], [plain])
 
 
