@@ -67,7 +67,7 @@ def cached_distributions() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("name", "tree", "proposal"), lossless())
+@pytest.mark.parametrize(("name", "tree", "proposal"), [*lossless()])
 def test_lossless_rules_have_the_targets_distribution(name, tree, proposal) -> None:
     for q in KINDS:
         found = enumerated(loaded(RULES[name].code)(), case(tree, q, proposal))
