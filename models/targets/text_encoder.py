@@ -71,6 +71,7 @@ def encoder_network(folder: Path) -> Network:
             raise ValueError(f"{path}: num_layers is {stated}, the weights hold {held}")
         with library_errors(path), torch.device("meta"):
             model = T5EncoderModel(T5Config.from_pretrained(folder))
+            model.tie_weights()  # which transformers 5.0 does not do when it builds a network
     keys = {name: Slot(name) for name, _ in model.named_parameters()}
     # Files have the embedding under either name, or under both.
     one_tensor = ((r"^encoder\.embed_tokens\.", "shared."),)
