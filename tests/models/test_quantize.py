@@ -115,5 +115,5 @@ def test_a_matrix_that_torchao_leaves_as_it_is_is_named(monkeypatch) -> None:
     blocks = torch.nn.Module()
     blocks.add_module("down", Linear(250, 8, bias=False))
     target = SimpleNamespace(transformer=SimpleNamespace(blocks=blocks))
-    with pytest.raises(ValueError, match=r"--quantize: matrix down: .*got \(8, 250\)"):
+    with pytest.raises(ValueError, match=r"--quantize matrix down: .*got \(8, 250\)"):
         quantize(target, object(), CPU)

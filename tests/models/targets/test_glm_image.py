@@ -29,6 +29,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 import main
 from adt_tree import Pipeline
 from adt_tree.sources import source_values
+from commands import command
 from configs.recipes import read
 from configs.schema import SamplingSettings
 from decoding.images import Job
@@ -317,8 +318,8 @@ def test_the_painters_time_steps_are_those_that_the_pipeline_gives() -> None:
 
 
 def test_guidance_is_off_by_default(original) -> None:
-    recipe, given = read("inspect", {"model": "glm_image"})
+    recipe, given = read(command("inspect"), {"model": "glm_image"})
     assert (recipe, given) == ({"cfg": 1.0}, {"model": "glm_image"})
-    assert read("inspect", {"model": "anole"})[0] == {}
+    assert read(command("inspect"), {"model": "anole"})[0] == {}
     pipe = Pipeline.from_pretrained(original, target_size="96x64")
     assert pipe.settings.sampling.cfg == 1
