@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 _VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # of GNU's and LLVM's OpenMP
 _SAMPLES, _PAUSE = 5, 0.01  # seconds between two looks at the number of running threads
@@ -40,7 +41,7 @@ def usable_cores() -> int:
 
 
 def running_elsewhere() -> float:
-    """Return the mean number of threads of other processes that run or wait for a core.
+    """Return how many threads of other processes run or wait for a core: the median of some looks.
 
     0 where the kernel does not tell. Takes 40 ms.
     """
@@ -50,7 +51,7 @@ def running_elsewhere() -> float:
             time.sleep(_PAUSE)
         lines = _read("/proc/stat").splitlines()
         counts += [int(line.split()[1]) - 1 for line in lines if line.startswith("procs_running ")]
-    return sum(counts) / len(counts) if counts else 0.0
+    return median(counts) if counts else 0.0
 
 
 def _visible_cores() -> int:
