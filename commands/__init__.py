@@ -145,8 +145,3 @@ def _refuse_word(word: str, flags: Mapping[str, Field]) -> NoReturn:
 def command(name: str) -> Command:
     """Return a command by its name."""
     return import_module(f"commands.{name}").COMMAND
-
-
-def read_words(name: str, words: Sequence[str]) -> dict[str, str]:
-    """Return the texts of a command's flags, by name, in the words that follow it."""
-    return command(name).texts(words)

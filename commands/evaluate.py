@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from commands import Command
 from configs.evaluation import EvaluateSettings
 from configs.fields import refuse
 from configs.recipes import RecipeFlags
+from configs.rules import loaded
 from runs.opening import check_device
 
 
@@ -25,8 +25,8 @@ def _on_runs(name: str) -> Callable[[EvaluateSettings], Any]:
     """Return a function that also takes the runs; folders are read before the slow imports."""
 
     def call(settings: EvaluateSettings) -> Any:
-        runs = resolve_name("eval.report.run:read_runs")(settings.folders, settings.baseline)
-        return resolve_name(name)(settings, runs)
+        runs = loaded("eval.report.run:read_runs")(settings.folders, settings.baseline)
+        return loaded(name)(settings, runs)
 
     return call
 

@@ -1,7 +1,10 @@
 """The program's folders, from the ground up: each may import those before it; what files import."""
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
+
+from commands import command
 
 FOLDERS = (
     "configs",
@@ -29,3 +32,8 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: a relative import"
             names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def read_words(name: str, words: Sequence[str]) -> dict[str, str]:
+    """The texts of a command's flags, by name, in the words that follow it."""
+    return command(name).texts(words)

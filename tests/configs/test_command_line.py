@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.launch import launch_command_parser
+from program import read_words
 from stand_ins import empty_checkpoint
 from torch.distributed.run import get_args_parser
 
 import main
 from adt_tree.sources import source_values
-from commands import NAMES, read_words
+from commands import NAMES
 from commands import command as named
 from commands.benchmark import benchmark_settings
 from commands.demo import page_settings

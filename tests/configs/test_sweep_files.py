@@ -1,9 +1,9 @@
 """The file of a sweep: its cells, and errors that name file and key."""
 
 import pytest
+from program import read_words
 from stand_ins import empty_checkpoint
 
-from commands import read_words
 from commands.benchmark import benchmark_settings
 from configs.fields import SettingsError
 from configs.schema import ROOT

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 from markdown_pages import PAGES, anchors, blocks, links, prose, read
-from program import FOLDERS
+from program import FOLDERS, read_words
 
 import main
-from commands import NAMES, read_words
+from commands import NAMES
 from commands import command as of_name
 from configs.targets import ROOT, TARGETS
 from eval.report.speed import PUBLISHED

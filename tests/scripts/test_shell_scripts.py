@@ -6,9 +6,9 @@ from subprocess import CompletedProcess
 
 import pytest
 from browser import only_in_all
+from program import read_words
 from ran import ran, without_progress
 
-from commands import read_words
 from commands.tune import tune_settings
 from configs.recipes import listed_method
 from configs.schema import ROOT
