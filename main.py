@@ -43,6 +43,7 @@ def run(words: Sequence[str]) -> None:
     if "--help" in words or "-h" in words:
         print(asked_help(asked, words[1:]))
         return
+    prepare_threads()  # before torch is loaded, which a plugin may do
     work = asked.carry_out(words[1:])
     # fire dispatches but reads no flag: it would make numbers, lists and dicts of prompts
     fire.Fire({name: work}, command=[name], name="main.py")
@@ -51,7 +52,6 @@ def run(words: Sequence[str]) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line, sys.argv by default, and return its exit code (support/border.py)."""
     words = sys.argv[1:] if words is None else words
-    prepare_threads()
     too_large = TRAINING_OUT_OF_MEMORY if "train_drafter" in words[:1] else OUT_OF_MEMORY
     interrupted = _after_interrupt(words)
     return run_guarded(lambda: run(words), interrupted=interrupted, too_large=too_large)
