@@ -57,7 +57,8 @@ class EvaluateSettings(Settings, group="Evaluation"):
     """What to evaluate. The lists are written with commas."""
 
     output_dir: str = setting(
-        "run folders of generate_images, by commas; in double quotes if a name has a comma",
+        "run folders of generate_images, by commas; one+two is a run whose slices two machines "
+        "made; in double quotes if a name has a comma",
         MISSING,
         wanted="run folders that generate_images wrote, by commas",
     )

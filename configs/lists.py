@@ -1,5 +1,6 @@
 """Flags that take several names: by commas, in double quotes where a name holds a comma."""
 
+import os
 import re
 from collections.abc import Iterable
 
@@ -23,6 +24,11 @@ def split_list(text: str) -> list[str]:
 def join_list(names: Iterable[str]) -> str:
     """Return the list that `split_list` splits into these names."""
     return ",".join(map(in_list, names))
+
+
+def run_parts(name: str) -> list[str]:
+    """Return the folders that `one+two` joins to one run; a folder of that very name is one."""
+    return [name] if os.path.exists(name) else [*map(os.path.expanduser, name.split("+"))]
 
 
 def in_list(name: str) -> str:

@@ -82,7 +82,9 @@ class PromptSettings(Settings, group="Prompts"):
     sample: int | None = setting("size of a random subset of the prompts", low=1)
     sample_seed: int | None = setting("which random subset", low=0, shown="0")
     slice: str | None = setting(
-        "prompts to use, as start-stop (0-based, stop excluded), e.g. 0-100", shown="all"
+        "prompts to use, as start-stop (0-based, stop excluded), e.g. 0-100; or a part of them, as "
+        "2/8, the second of eight",
+        shown="all",
     )
     seed: int = setting(
         "base seed; each image derives its seed from this, its prompt and its number",
@@ -112,10 +114,19 @@ class PromptSettings(Settings, group="Prompts"):
             return self.prompt
         return "file" if self.prompt.lower().endswith((".txt", ".jsonl")) else "text"
 
-    @property
-    def slice_bounds(self) -> tuple[int, int] | None:
-        """The first index of --slice and the one after the last, within the prompts taken."""
-        return None if self.slice is None else bounds("slice", self.slice)
+    def sliced(self, total: int) -> range:
+        """Return the indices that --slice chooses of the prompts taken; all without it."""
+        if self.slice is None:
+            return range(total)
+        number, parts = _part(self.slice)
+        if parts > total:
+            refuse("slice", self.slice, f"at most {total} parts, the prompts taken")
+        if parts:
+            return range(total * (number - 1) // parts, total * number // parts)
+        first, end = bounds("slice", self.slice, ", or a part such as 2/8")
+        if end > total:
+            refuse("slice", self.slice, f"a-b with b up to {total}, the prompts taken")
+        return range(first, end)
 
     def _check_prompt(self) -> None:
         """Refuse a prompt that is no text, and what its kind of source does not have."""
@@ -141,9 +152,18 @@ class PromptSettings(Settings, group="Prompts"):
             refuse("num_images", images, allowed)
         if self.sample_seed is not None and self.sample is None:
             refuse("sample_seed", self.sample_seed, "only with --sample")
-        _ = self.slice_bounds
+        self.sliced(10**9)  # refuses a text that is neither
         if self.source == "text" and samples not in (None, images) and images not in (None, -1):
             refuse("samples_per_prompt", samples, f"{images}, as --num_images, for a single text")
+
+
+def _part(text: str) -> tuple[int, int]:
+    """Return the two numbers of `2/8`; zeros for a text without a slash."""
+    match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+    number, parts = (int(match[1]), int(match[2])) if match else (0, 0)
+    if match and not 1 <= number <= parts:
+        refuse("slice", text, "part/parts with whole numbers from 1, part at most parts, as 2/8")
+    return number, parts
 
 
 @dataclass(frozen=True)

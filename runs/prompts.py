@@ -116,12 +116,7 @@ def _chosen(settings: PromptSettings, total: int) -> list[int]:
         if settings.num_images > total:
             refuse("num_images", settings.num_images, f"-1 (all) or {allowed}")
         numbers = numbers[: settings.num_images]
-    if settings.slice_bounds is None:
-        return numbers
-    first, end = settings.slice_bounds
-    if end > len(numbers):
-        refuse("slice", settings.slice, f"a-b with b up to {len(numbers)}, the prompts taken")
-    return numbers[first:end]
+    return [numbers[index] for index in settings.sliced(len(numbers))]
 
 
 def _refuse_file_name(prompt: str) -> None:

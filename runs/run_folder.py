@@ -159,11 +159,7 @@ class RunFolder:
     def _begin(self, hardware: Line) -> None:
         earlier: list[Line] = []
         if self._previous is not None and self.records:  # or no image is of an earlier command
-            # settings that change the images are the same in all commands of a folder
-            shared = ("settings", "identity", "earlier")
-            last = {name: value for name, value in self._previous.items() if name not in shared}
-            last |= {name: self._previous["settings"].get(name) for name in TIMED}
-            earlier = [*self._previous["earlier"], last]
+            earlier = commands_of(self._previous)
         settings = settings_dict(self.settings)
         manifest = {
             "settings": {name: TIMED.get(name) if v is None else v for name, v in settings.items()},
@@ -305,6 +301,15 @@ def identity_of(settings: RunSettings) -> Line:
     if settings.prompts.source == "file":  # the list may move and grow; `check_prompts` compares it
         identity["prompt"] = "a list of prompts"
     return identity | made_of(identity)
+
+
+def commands_of(manifest: Line) -> list[Line]:
+    """Return what run.json says of every command that filled a folder."""
+    # settings that change the images are the same in all commands of a folder
+    shared = ("settings", "identity", "earlier")
+    last = {name: value for name, value in manifest.items() if name not in shared}
+    last |= {name: manifest["settings"].get(name) for name in TIMED}
+    return [*manifest["earlier"], last]
 
 
 def files_of(folder: Path, name: str) -> list[Path]:

@@ -130,7 +130,7 @@ def _run_entry(run: Run, row: SpeedRow) -> dict[str, object]:
     names = ("settings", "identity", "hardware", "versions", "revision", "started")
     entry: dict[str, object] = {
         "name": run.name,
-        "folder": str(run.folder),
+        "folder": "+".join(map(str, run.folders)),
         "baseline": row.baseline,
     }
     return entry | {name: run.manifest.get(name) for name in names}

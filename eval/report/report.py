@@ -111,13 +111,13 @@ def _pictures(
 ) -> list[Picture]:
     """Return a run's image, its difference to the baseline where it may differ, and its map."""
     record = run.by_image[key]
-    with Image.open(run.path(record)) as image:
+    with Image.open(run.files[record["id"]]) as image:
         image.load()
     caption = f"{run.name}: {record['seconds']:.3g} s, tau {record['tau']:.2f}"
     pictures = [(thumbnail(image), caption)]
     other = None if baseline is run or run.same_tokens else baseline
     if other is not None and key in other.by_image:
-        with Image.open(other.path(other.by_image[key])) as plain:
+        with Image.open(other.files[other.by_image[key]["id"]]) as plain:
             apart = difference(image, plain)
         if apart is not None:
             caption = f"difference to {other.name}: {apart[1]:.1f} of 255 on average"

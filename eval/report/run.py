@@ -7,7 +7,7 @@ import hashlib
 import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from PIL import Image
 
 from configs.downloads import failed_download
 from configs.fields import Flag, found_at, mismatch, one_of, refusing
+from configs.lists import run_parts
 from configs.methods import OF_YOUR_OWN
 from configs.rules import RULES
 from configs.targets import TARGETS
@@ -26,6 +27,7 @@ from runs.run_folder import (
     RECORDS,
     TOKENS,
     TRACE,
+    commands_of,
     files_of,
     image_files,
     image_path,
@@ -33,6 +35,7 @@ from runs.run_folder import (
     read_records,
 )
 from support.json_files import Line, scan_lines
+from support.wording import differences, first_of
 
 Key = tuple[str, int]  # what decides a lossless image: prompt and seed
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -54,10 +57,15 @@ class Run:
     """A run folder: its records by image id, the images that can be read, and run.json."""
 
     name: str
-    folder: Path
+    folders: tuple[Path, ...]  # several: of machines that made slices of one run
     manifest: Line
     records: dict[str, Line]
     images: ImageSet
+
+    @property
+    def folder(self) -> Path:
+        """The first of its folders."""
+        return self.folders[0]
 
     @property
     def settings(self) -> Line:
@@ -86,11 +94,13 @@ class Run:
 
     def part(self, keys: Sequence[Key]) -> ImageSet:
         """Return the images of these prompts and seeds, in this order."""
-        numbers = {path: number for number, path in enumerate(self.images.paths)}
-        return self.images.part([numbers[self.path(self.by_image[key])] for key in keys])
+        numbers = {path.stem: number for number, path in enumerate(self.images.paths)}
+        return self.images.part([numbers[self.by_image[key]["id"]] for key in keys])
 
-    def path(self, record: Line) -> Path:
-        return image_path(self.folder, record["id"])
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """The images' files by id."""
+        return {path.stem: path for path in self.images.paths}
 
 
 def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
@@ -121,21 +131,58 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     )
     images = replace(images, left_out=(*faults, *unrecorded, *images.left_out))
     usable = {image.stem: records[image.stem] for image in images.paths}
-    return Run(name, path, manifest, usable, images)
+    return Run(name, (path,), manifest, usable, images)
+
+
+def joined(run: Run, part: Run, flag: str = "--output_dir") -> Run:
+    """Return the run that two folders hold slices of; an image that is in both counts once.
+
+    A SettingsError if their images are not of one kind.
+    """
+    here, there = run.manifest["identity"], part.manifest["identity"]
+    # another device may round differently
+    changes = differences(here, there | {"device": here.get("device")})
+    twice = run.records.keys() & part.records.keys()
+    records = (run.records, part.records)
+    tokens = {name: {of[name]["tokens_sha256"] for of in records} for name in sorted(twice)}
+    changes += [f"{name}: other tokens" for name, found in tokens.items() if len(found) > 1]
+    if changes:
+        got = f"other images than in {run.folder}: {first_of(changes)}"
+        raise mismatch(f"{flag} {part.folder}", got, "a slice of the same run")
+    new = [n for n, path in enumerate(part.images.paths) if path.stem not in twice]
+    more, found = part.images.part(new), run.images
+    images = ImageSet(
+        found.name, found.paths + more.paths, found.keys + more.keys,
+        found.prompts + more.prompts, found.left_out + part.images.left_out,
+    )  # fmt: skip
+    commands = [*run.manifest["earlier"], *commands_of(part.manifest)]
+    manifest = run.manifest | {"earlier": commands}
+    added = {name: record for name, record in part.records.items() if name not in twice}
+    return Run(run.name, run.folders + part.folders, manifest, run.records | added, images)
 
 
 def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
     """Read all runs, named by their folders with as much of the path as tells them apart.
 
+    folders: one+two is a run of two folders.
     baseline: the folder that --baseline gave, for errors.
     """
-    paths = [Path(folder).resolve().parts for folder in folders]
+    parts = [run_parts(folder) for folder in folders]
+
+    def name(folders: Sequence[str], depth: int) -> str:
+        return "+".join("/".join(Path(folder).resolve().parts[-depth:]) for folder in folders)
+
     depth = 1  # folders of a name: `one/ar` and `other/ar` would both be `ar`
-    while len({path[-depth:] for path in paths}) < len(paths):
+    while len({name(folders, depth) for folders in parts}) < len(parts):
         depth += 1
     flags = ["--baseline" if folder == baseline else "--output_dir" for folder in folders]
-    names = ["/".join(path[-depth:]) for path in paths]
-    return [read_run(*run) for run in zip(folders, names, flags, strict=True)]
+    return [
+        reduce(
+            partial(joined, flag=flag),
+            [read_run(one, name(folders, depth), flag) for one in folders],
+        )
+        for folders, flag in zip(parts, flags, strict=True)
+    ]
 
 
 def common_keys(runs: Sequence[Run]) -> list[Key]:
@@ -278,7 +325,7 @@ def read_maps(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], li
     """
     rounds: dict[str, dict[object, Line]] = {}  # by number: a resumed run may repeat the last ones
     faults: list[str] = []
-    for path in files_of(run.folder, TRACE):
+    for path in [path for folder in run.folders for path in files_of(folder, TRACE)]:
         for number, entry in scan_lines(path):
             if entry is None:
                 faults.append(f"{path.name}, line {number}: not a round")
@@ -301,7 +348,7 @@ def _grid(run: Run, record: Line) -> tuple[int, int]:
 
     ValueError if the tokens do not fill such rows.
     """
-    with Image.open(run.path(record)) as image:
+    with Image.open(run.files[record["id"]]) as image:
         width, height = image.size
     # Records have no grid; tokens are square, so the picture's shape gives it.
     target = TARGETS.get(run.settings["model"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from configs.lists import run_parts
 from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
@@ -83,7 +84,7 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
     one with the fewest doubts, then with the most images.
     """
     if folder is not None:
-        path = Path(folder).resolve()
+        path = Path(run_parts(folder)[0]).resolve()
         return compared(run, next(other for other in runs if other.folder.resolve() == path))
     plain = [compared(run, other) for other in runs if other.settings["method"] == "ar"]
     return min(

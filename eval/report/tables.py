@@ -110,7 +110,7 @@ def settings_table(runs: Sequence[Run]) -> tuple[Table, str]:
 def _facts(run: Run) -> dict[str, str]:
     machine = {name: run.manifest.get(name) for name in ("hardware", "versions", "revision")}
     flags = {f"--{flag}": value for flag, value in run.settings.items() if flag != "output_dir"}
-    facts = {"folder": run.folder} | flags | machine
+    facts = {"folder": "+".join(map(str, run.folders))} | flags | machine
     return {name: _text(value) for name, value in facts.items() if value is not None}
 
 

@@ -83,6 +83,8 @@ draw --verifier=lantern --lantern_residual=none : --lantern_residual: expected e
 list --slice=5               : --slice: expected a-b with whole numbers a < b…got '5'
 list --slice=5-5             : --slice: …got '5-5'
 list --slice=１-２           : --slice: …got
+list --slice=3/2             : --slice: expected part/parts…got '3/2'
+list --slice=0/2             : --slice: …got '0/2'
 list --sample=0              : --sample: …got 0
 draw --plugin=none.such      : --plugin: expected the name of a…got 'none.such'
 draw --plugin=./mine.py      : --plugin: expected the name of a…got './mine.py'

@@ -129,6 +129,15 @@ def test_more_than_there_is_is_refused(ten, flag, value):
         items(ten, **{flag: value})
     with pytest.raises(SettingsError, match="--slice: expected a-b with b up to 3.*got '5-6'"):
         items(ten, num_images=3, slice="5-6")
+    with pytest.raises(SettingsError, match="--slice: expected at most 3 parts.*got '1/4'"):
+        items(ten, num_images=3, slice="1/4")
+
+
+def test_the_parts_of_a_list_are_the_list(ten):
+    for parts in (1, 2, 3, 7, 10):
+        shares = [ids(ten, slice=f"{number}/{parts}") for number in range(1, parts + 1)]
+        assert sum(shares, []) == ids(ten)
+        assert {len(share) for share in shares} <= {10 // parts, 10 // parts + 1}
 
 
 def test_coco_takes_the_first_caption_in_the_order_of_images(coco):

@@ -154,3 +154,49 @@ def test_rounds_that_do_not_fit_are_refused(damage) -> None:
         accepted_by_position(broken, 7)
     with pytest.raises(ValueError, match="up to position 5 of 7"):
         accepted_by_position(rounds_of([2, 0]), 7)
+
+
+def slices(tmp_path: Path, **other: object) -> list[str]:
+    """Write a run of four images as two slices; the second has other settings."""
+    prompts = [f"prompt {n}" for n in range(4)]
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_run(one, GREY[:2], prompts[:2])
+    write_run(two, GREY[:4], prompts, dict(other))
+    write_records(two, read_lines(two / "records.jsonl")[2:])
+    for number in range(2):
+        (two / f"img/0000{number}_0.png").unlink()
+    return [str(one), str(two)]
+
+
+def test_slices_of_two_machines_are_one_run(tmp_path):
+    one, two = slices(tmp_path)
+    whole = write_run(tmp_path / "whole", GREY[:4], [f"prompt {n}" for n in range(4)])
+    run, same = read_runs([f"{one}+{two}", str(whole)])
+    assert run.name == "one+two" and run.by_image == same.by_image
+    assert run.images.keys == same.images.keys and run.images.prompts == same.images.prompts
+    assert [path.parent.parent.name for path in run.files.values()] == ["one", "one", "two", "two"]
+    # both commands are known, so other hardware is told
+    assert len(run.manifest["earlier"]) == 1
+    entries = [{"id": "00003_0"} | entry for entry in rounds_of([2] * 85)]
+    (Path(two) / "trace.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
+    assert read_maps(run, ["00003_0"])[0]["00003_0"].shape == (16, 16)
+
+
+def test_slices_of_other_settings_are_no_run(tmp_path):
+    one, two = slices(tmp_path, temperature=0.5)
+    with pytest.raises(
+        SettingsError, match="two: expected a slice of the same run, got .*temperature"
+    ):
+        read_runs([f"{one}+{two}"])
+    (changed := read_lines(Path(one) / "records.jsonl"))[0]["tokens_sha256"] = "other"
+    again = write_run(tmp_path / "again", GREY[:2], ["prompt 0", "prompt 1"])
+    write_records(again, changed)
+    with pytest.raises(
+        SettingsError, match="got other images than in .*one: 00000_0: other tokens"
+    ):
+        read_runs([f"{one}+{again}"])
+
+
+def test_a_folder_whose_name_has_a_plus_is_one_run(tmp_path):
+    folder = write_run(tmp_path / "a+b", GREY[:1], ["p"])
+    assert [run.folders for run in read_runs([str(folder)])] == [(folder,)]
