@@ -7,10 +7,11 @@ from commands import Command
 from configs.benchmark import BenchmarkSettings, MethodsFlags, Sweep, entries_of, read_sweep
 from configs.fields import Values, refuse
 from configs.methods import MethodSettings, applicable
-from configs.recipes import RecipeFlags, listed_method, method_flags, recipe_of
+from configs.recipes import RecipeFlags, composed, listed_method, method_flags, recipe_of
 from configs.schema import RunSettings
-from runs.opening import opened_settings, tell_conditions, tell_foreign_numbers
+from runs.opening import look_at, tell_foreign_numbers
 from runs.prompts import prompt_items
+from runs.tuned import warn_of_conditions
 
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 
@@ -30,11 +31,12 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         if name in given and not any(name in applicable(vars(method)) for method in methods):
             allowed = f"only for a method that has it; {source} has {', '.join(entries)}"
             refuse(name, given[name], allowed)
-    engine = opened_settings(values, given, drafted_first(methods))
-    run = RunSettings.of(values, engine=engine)
-    tell_foreign_numbers(engine.model_path, *methods)
+    method = drafted_first(methods)
+    run = RunSettings.of(composed(recipe, given, method), method=method)
+    look_at(run.engine)
+    tell_foreign_numbers(run.engine.model_path, *methods)
     for entry, method in zip(entries, methods, strict=True):
-        tell_conditions(recipe_of(entry) or values, engine.with_method(method))
+        warn_of_conditions(recipe_of(entry) or values, run.engine.with_method(method))
     prompt_items(run.prompts)  # reports a bad prompt file before the slow imports
     varied = next((name for name in sweep.axes if name in given), None) if sweep else None
     if varied is not None and sweep is not None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from commands import Command
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import Flag, flags_in, missing, refuse
-from configs.recipes import RecipeFlags, with_method
+from configs.recipes import RecipeFlags, composed, without
 from configs.rules import rule_settings
 from configs.schema import RunSettings
 from configs.targets import model_defaults
 from runs.captioned_images import captioned_images
-from runs.opening import opened_settings, tell_conditions, tell_foreign_numbers
+from runs.opening import look_at, tell
 
 
 def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
@@ -26,16 +26,15 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
     if not sampled:
         if name := next((name for name in given if name in OF_SAMPLES), None):
             refuse(name, given[name], "only with --from_prompts")
-        recipe = {name: value for name, value in recipe.items() if name not in OF_SAMPLES}
-        recipe |= model_defaults(asked.get("model", "tiny"))
+        recipe = without(recipe, OF_SAMPLES) | model_defaults(asked.get("model", "tiny"))
     # All prompts (-1), because --num_images of this command counts samples, not prompts.
     drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
-    values, method = with_method({"method": "jacobi"} | recipe, drawn)
-    engine = opened_settings(values, given, method)
+    values = composed({"method": "jacobi"} | recipe, drawn)
+    run = RunSettings.of(values)
+    look_at(run.engine)
     if sampled:
-        tell_foreign_numbers(engine.model_path, method)
-        tell_conditions(values, engine)
-    return ExtractionSettings.of(asked, run=RunSettings.of(values, engine=engine))
+        tell(values, run.engine)
+    return ExtractionSettings.of(asked, run=run)
 
 
 def run(settings: ExtractionSettings) -> None:

@@ -3,17 +3,19 @@
 from collections.abc import Mapping
 
 from commands import Command
-from configs.recipes import RecipeFlags
+from configs.recipes import RecipeFlags, composed
 from configs.schema import RunSettings
-from runs.opening import engine_settings, with_usual_method
+from runs.opening import look_at, tell, with_usual_method
 
 
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of the command; a SettingsError also for missing folders."""
     recipe, given = COMMAND.read(texts)
-    recipe = with_usual_method(recipe, given)
-    engine = engine_settings(recipe, given)
-    return RunSettings.of(recipe | given, engine=engine)
+    values = composed(with_usual_method(recipe, given), given)
+    settings = RunSettings.of(values)
+    look_at(settings.engine)
+    tell(values, settings.engine)
+    return settings
 
 
 COMMAND = Command(

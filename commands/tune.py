@@ -7,9 +7,9 @@ from commands.benchmark import drafted_first
 from configs.benchmark import CANDIDATES, TuneSettings, entries_of
 from configs.fields import flags_in, refuse
 from configs.methods import MethodSettings
-from configs.recipes import RecipeFlags, listed_method
+from configs.recipes import RecipeFlags, composed, listed_method
 from configs.schema import RunSettings
-from runs.opening import lacks_drafter, opened_settings
+from runs.opening import lacks_drafter, look_at
 from runs.prompts import prompt_items
 
 
@@ -23,10 +23,11 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
     methods = {listed_method(entry, {}): entry for entry in entries}
     if listed is None and lacks_drafter(values):
         methods = {method: entry for method, entry in methods.items() if not method.drafted}
-    engine = opened_settings(values, given, drafted_first(tuple(methods)))
-    run = RunSettings.of(values, engine=engine)
+    method = drafted_first(tuple(methods))
+    run = RunSettings.of(composed(values, given, method), method=method)
+    look_at(run.engine)
     for method, entry in methods.items():
-        if not method.same_tokens(engine.sampling.temperature):
+        if not method.same_tokens(run.engine.sampling.temperature):
             refuse("methods", entry, "methods that generate the images of ar: --verifier exact")
     tried = tuple(method for method in methods if method.speculative)
     if not tried:

@@ -6,7 +6,7 @@ A recipe is a YAML file of `flag: value` lines. Several are joined, the command 
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,8 +105,7 @@ def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
     recipe: Values = model_defaults(models[0]) if models and "cfg" in known.flags else {}
     for values in recipes:
         foreign = _file_flags() if models and values.get("model", models[0]) != models[0] else ()
-        kept = {name: value for name, value in values.items() if name not in foreign}
-        recipe = overridden(recipe, kept)
+        recipe = overridden(recipe, without(values, foreign))
     return recipe, given
 
 
@@ -159,12 +158,6 @@ def _in_checkout(values: Values) -> Values:
     return {name: in_checkout(values[name]) for name in paths}
 
 
-def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:
-    """Return all values of a recipe and a command line, and the method that they make."""
-    values = overridden(recipe, given)
-    return values, MethodSettings.of(values)
-
-
 def overridden(recipe: Values, given: Values) -> Values:
     """Return the values of a recipe and of what wins over it: a later recipe, or a command line.
 
@@ -172,9 +165,24 @@ def overridden(recipe: Values, given: Values) -> Values:
     """
     values = recipe | given
     if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
-        others = method_flags().keys() - applicable(values)
-        recipe = {name: value for name, value in recipe.items() if name not in others}
+        recipe = without(recipe, method_flags().keys() - applicable(values))
     return recipe | given
+
+
+def composed(recipe: Values, given: Values, *methods: MethodSettings) -> Values:
+    """Return what settings are made of; a recipe's drafter is for methods that have one.
+
+    methods: what is decoded with, where it is not the method in the values.
+    """
+    values = overridden(recipe, given)
+    entries = [METHODS[m.method] for m in methods] or [METHODS.get(values.get("method", "adt"))]
+    idle = not any(entry is None or entry.drafted for entry in entries)
+    return without(values, {"drafter_path"} - given.keys()) if idle else values
+
+
+def without(values: Values, names: Iterable[str]) -> Values:
+    """Return the values of other flags than those named."""
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def listed_method(entry: str, shared: Values, source: str = "--methods") -> MethodSettings:

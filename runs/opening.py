@@ -6,7 +6,7 @@ from pathlib import Path
 from configs.fields import Values
 from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
-from configs.recipes import TUNED, method_flags, with_method
+from configs.recipes import composed, method_flags
 from configs.targets import ROOT, TARGETS, model_place
 from models.files.folders import check_files, comes_without_drafter
 from runs.tuned import warn_of_conditions
@@ -23,21 +23,17 @@ def engine_settings(recipe: Values, given: Values) -> EngineSettings:
     Raises:
         SettingsError: a setting cannot be used, or a folder or file is missing.
     """
-    values, method = with_method(recipe, given)
-    settings = opened_settings(values, given, method)
-    tell_foreign_numbers(settings.model_path, method)
-    tell_conditions(values, settings)
+    values = composed(recipe, given)
+    settings = EngineSettings.of(values)
+    look_at(settings)
+    tell(values, settings)
     return settings
 
 
-def opened_settings(values: Values, given: Values, method: MethodSettings) -> EngineSettings:
-    """Return the settings of a method on a model; a recipe's drafter is for methods with one."""
-    if not method.drafted and "drafter_path" not in given:
-        values = {name: value for name, value in values.items() if name != "drafter_path"}
-    settings = EngineSettings.of(values, method=method)
+def look_at(settings: EngineSettings) -> None:
+    """Refuse missing files and GPUs before the slow imports."""
     check_files(settings)
     check_device(settings.device)
-    return settings
 
 
 def check_device(device: str) -> None:
@@ -72,10 +68,10 @@ def lacks_drafter(values: Values) -> bool:
     return "drafter_path" not in values and comes_without_drafter(place)
 
 
-def tell_conditions(values: Values, settings: EngineSettings) -> None:
-    """Say what differs if the values are of a method that `tune` chose under other conditions."""
-    if TUNED in values:
-        warn_of_conditions(values[TUNED], settings)
+def tell(values: Values, settings: EngineSettings) -> None:
+    """Say what is tuned for another model, or under other conditions; values: of the settings."""
+    tell_foreign_numbers(settings.model_path, settings.method)
+    warn_of_conditions(values, settings)
 
 
 def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:

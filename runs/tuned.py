@@ -79,12 +79,13 @@ def recipe_text(
     return _FIRST + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
 
-def warn_of_conditions(tuned: Mapping[str, Any], settings: EngineSettings) -> None:
+def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
     """Say what differs if a method was tuned under other conditions than it is used in.
 
-    tuned: the part of the recipe that says how it was tuned.
+    values: of the settings, by flag; of a recipe that `tune` wrote they say how it was tuned.
     """
-    if tuned["method"] != settings.method.method:
+    tuned = values.get(TUNED)
+    if tuned is None or tuned["method"] != settings.method.method:
         return
     from runs.conditions import conditions  # imports torch, which most commands need later
 
