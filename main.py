@@ -53,8 +53,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command line, sys.argv by default, and return its exit code (support/border.py)."""
     words = sys.argv[1:] if words is None else words
     too_large = TRAINING_OUT_OF_MEMORY if "train_drafter" in words[:1] else OUT_OF_MEMORY
-    interrupted = _after_interrupt(words)
-    return run_guarded(lambda: run(words), interrupted=interrupted, too_large=too_large)
+    return run_guarded(lambda: run(words), lambda: _after_interrupt(words), too_large=too_large)
 
 
 def _after_interrupt(words: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from configs.fields import refuse
+from configs.fields import refuse, settings_dict
 from configs.lists import in_list
 from configs.model import EngineSettings
 from configs.schema import RunSettings
@@ -21,7 +21,7 @@ from runs.prompts import PromptItem, all_prompts, chosen_items
 from runs.run_folder import TOKENS, RunFolder, record_fault, tau
 from support.json_files import Line
 from support.output import printed_unless_saved, remark
-from support.processes import Processes, launched
+from support.processes import ALONE, Processes, launched
 from support.progress import DecodingProgress, plural
 
 if TYPE_CHECKING:  # these import torch
@@ -58,7 +58,7 @@ def generate_images(
     refuse_spread(settings.engine, processes)
     if processes.rank == 0:
         tell_quotes(settings.output_dir, "evaluate --output_dir")
-    with RunFolder(settings, processes) as folder:
+    with run_folder(settings, processes) as folder:
         folder.check_prompts(prompts)
         missing = [item for item in items if item.id not in folder.records]
         # or an image would be in nobody's share
@@ -79,6 +79,14 @@ def generate_images(
         seconds = max(processes.gather(seconds))  # shares take different times
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
+
+
+def run_folder(settings: RunSettings, processes: Processes = ALONE) -> RunFolder:
+    """Return the folder of a run, not opened yet."""
+    shared = settings.identity()
+    if settings.prompts.source == "file":  # the list may move and grow; `check_prompts` compares it
+        shared["prompt"] = "a list of prompts"
+    return RunFolder(settings.output_dir, settings_dict(settings), shared, processes)
 
 
 def different_images(settings: EngineSettings, items: Sequence[PromptItem]) -> list[PromptItem]:
@@ -192,7 +200,7 @@ def plan_images(settings: RunSettings) -> "Plan":
     """Return what `generate_images` would do; a SettingsError as it would raise."""
     from runs.plan import Plan
 
-    engine, folder = settings.engine, RunFolder(settings)
+    engine, folder = settings.engine, run_folder(settings)
     prompts = all_prompts(settings.prompts)
     items = different_images(engine, chosen_items(settings.prompts, prompts))
     if folder.path.is_dir():

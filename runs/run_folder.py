@@ -19,15 +19,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from PIL import Image
 
-from configs.fields import Flag, SettingsError, mismatch, settings_dict
+from configs.fields import Flag, SettingsError, Values, mismatch
 from configs.model import TIMED
-from configs.schema import RunSettings
 from decoding.seeds import image_seed
 from runs.made_of import commits, made_of
 from runs.prompts import PromptItem
@@ -76,10 +76,17 @@ def tau(records: Sequence[Line]) -> float:
 class RunFolder:
     """An open run folder: `records` holds those of the finished images by id; `save` adds one."""
 
-    def __init__(self, settings: RunSettings, processes: Processes = ALONE):
-        """Name the folder, without opening it."""
-        self.settings, self.processes = settings, processes
-        self.path = Path(settings.output_dir)
+    def __init__(self, path: str, settings: Values, identity: Values, processes: Processes = ALONE):
+        """Name the folder, without opening it.
+
+        Args:
+            path: the folder.
+            settings: of the command, by flag.
+            identity: of them what all images of a folder share.
+            processes: that fill it together.
+        """
+        self.path, self.processes, self.settings = Path(path), processes, settings
+        self._shared, self._overwrite = identity, settings["overwrite"]
         self.records: dict[str, Line] = {}
         self.changed: set[str] = set()  # ids whose files are not those that were saved
 
@@ -132,7 +139,7 @@ class RunFolder:
                     f"image {name} of prompt {record['prompt']!r}, which is now {item.prompt!r}",
                     _SAME_PROMPTS,
                 )
-            seed = image_seed(self.settings.prompts.seed, item.prompt, item.occurrence, int(sample))
+            seed = image_seed(self.settings["seed"], item.prompt, item.occurrence, int(sample))
             if record.get("seed", seed) != seed:
                 why = "an equal prompt before it was added or removed"
                 raise self._error(f"image {name} of another seed, since {why}", _SAME_PROMPTS)
@@ -160,11 +167,10 @@ class RunFolder:
         earlier: list[Line] = []
         if self._previous is not None and self.records:  # or no image is of an earlier command
             earlier = commands_of(self._previous)
-        settings = settings_dict(self.settings)
         manifest = {
-            "settings": {name: TIMED.get(name) if v is None else v for name, v in settings.items()},
+            "settings": self.settings,
             "identity": self._identity,
-            "commits": commits(self.settings.identity()),
+            "commits": commits(self._shared),
             "hardware": hardware,
             "arguments": sys.argv,
             "processes": self.processes.count,
@@ -174,9 +180,9 @@ class RunFolder:
             "earlier": earlier,
         }
         # damage stops it here
-        size = 0 if self.settings.overwrite else sum(map(len, self._rounds()))
+        size = 0 if self._overwrite else sum(map(len, self._rounds()))
         with self._writing():
-            if self.settings.overwrite:
+            if self._overwrite:
                 self._clear()
             # First: a folder with `img` but without run.json would be refused as foreign.
             replace_file(self.path / MANIFEST, encode_json(manifest, indent=2))
@@ -235,7 +241,7 @@ class RunFolder:
         except OSError as error:
             name = Path(error.filename or self.path).name
             # the same command would delete them
-            without = ", continue without --overwrite" if self.settings.overwrite else ""
+            without = ", continue without --overwrite" if self._overwrite else ""
             raise self._error(
                 f"{reason(error)} ({name})",
                 f"a folder with space to write; finished images are kept{without}",
@@ -243,13 +249,20 @@ class RunFolder:
 
     def _read(self) -> None:
         """Read what the folder holds; nothing changes yet."""
-        self._identity = identity_of(self.settings)
         there = (self.path / MANIFEST).exists()
         manifest = read_manifest(self.path) if there else None  # --overwrite spares a foreign one
-        self._previous = None if self.settings.overwrite else manifest
+        self._previous = None if self._overwrite else manifest
         if self._previous is not None:
             self._refuse_other(self._previous["identity"])
             self.records, self.changed = finished_records(self.path)
+
+    @cached_property
+    def _identity(self) -> Line:
+        """The settings that all images share, and the content of the files that they name.
+
+        Of a new folder it is needed once the model is loaded, when its files are read anyway.
+        """
+        return self._shared | made_of(self._shared)
 
     def _refuse_foreign(self) -> None:
         """Refuse, before anything is written, a folder with results but without a run.json."""
@@ -293,14 +306,6 @@ class RunFolder:
 
     def _error(self, got: str, allowed: str) -> SettingsError:
         return mismatch(Flag("output_dir", self.path), got, allowed)
-
-
-def identity_of(settings: RunSettings) -> Line:
-    """Return, by flag, what all images of a folder share: settings, and the content of files."""
-    identity = settings.identity()
-    if settings.prompts.source == "file":  # the list may move and grow; `check_prompts` compares it
-        identity["prompt"] = "a list of prompts"
-    return identity | made_of(identity)
 
 
 def commands_of(manifest: Line) -> list[Line]:

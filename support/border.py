@@ -77,8 +77,8 @@ def ran_out_of_memory(error: RuntimeError) -> bool:
 
 def run_guarded(
     run: Callable[[], None],
+    interrupted: Callable[[], str] = lambda: "interrupted",  # what to say after Ctrl-C
     refusals: type[ValueError] = SettingsError,  # what means settings that cannot be used
-    interrupted: str = "interrupted",  # what to say after Ctrl-C
     too_large: str = OUT_OF_MEMORY,  # what to say when a GPU is full
 ) -> int:
     """Run a command; returns its exit code."""
@@ -101,7 +101,7 @@ def run_guarded(
         except OSError as error:
             code = _tell(_words(error), 1)
         except KeyboardInterrupt:
-            print(f"\n{interrupted}", file=sys.stderr)
+            print(f"\n{interrupted()}", file=sys.stderr)
             code = 130  # what shells return for a command that Ctrl-C ended: 128 + 2
         finally:
             out.flush()

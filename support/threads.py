@@ -9,6 +9,7 @@ thread takes the time that the thread it waits for needs: images took 12 to 19 t
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -36,8 +37,7 @@ def prepare_threads() -> None:
 
 def usable_cores() -> int:
     """Return how many cores this process may keep busy: those it sees, or less by a quota."""
-    quotas = [quota for quota in map(_quota, _groups()) if quota is not None]
-    return max(1, int(min([_visible_cores(), *quotas])))
+    return max(1, int(min([_visible_cores(), *_quotas()])))
 
 
 def running_elsewhere() -> float:
@@ -60,28 +60,22 @@ def _visible_cores() -> int:
     return len(bound(0)) if bound else os.cpu_count() or 1
 
 
-def _groups() -> list[tuple[str, str]]:
-    """Return the files with the quota and the period, of the control group and those above it."""
-    found = []
+def _quotas() -> Iterator[float]:
+    """Yield how many cores the control group, and those above it, may use on average."""
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         group = Path(path.lstrip("/"))
         for inner in (group, *group.parents):
             if not controllers:  # version 2: both numbers in one file
-                found.append((f"/sys/fs/cgroup/{inner}/cpu.max", ""))
+                limit = _read(f"/sys/fs/cgroup/{inner}/cpu.max")
             elif "cpu" in controllers.split(","):
-                folder = f"/sys/fs/cgroup/cpu/{inner}/cpu"
-                found.append((f"{folder}.cfs_quota_us", f"{folder}.cfs_period_us"))
-    return found
-
-
-def _quota(files: tuple[str, str]) -> float | None:
-    """Return how many cores a group may use on average; None without a limit, "max" or -1."""
-    words = [word for file in filter(None, files) for word in _read(file).split()]
-    numbers = [number for word in words if (number := _whole(word)) is not None]
-    if len(words) != 2 or len(numbers) != 2 or numbers[0] <= 0:
-        return None
-    return numbers[0] / numbers[1]
+                files = f"/sys/fs/cgroup/cpu/{inner}/cpu.cfs_"
+                limit = _read(f"{files}quota_us") + " " + _read(f"{files}period_us")
+            else:
+                continue
+            words = limit.split()
+            if len(words) == 2 and (quota := _whole(words[0]) or -1) > 0:  # "max", -1: no limit
+                yield quota / int(words[1])
 
 
 def _whole(text: str | None) -> int | None:

@@ -20,8 +20,7 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
-from runs.generate import generate_images
-from runs.run_folder import RunFolder
+from runs.generate import generate_images, run_folder
 from support.durable import append_lines
 from support.json_files import read_lines
 
@@ -38,7 +37,7 @@ def record(name: str, prompt: str = "a cat") -> dict:
 
 
 def fill(settings: RunSettings, *names: str, trace: bool = False) -> None:
-    with RunFolder(settings) as folder:
+    with run_folder(settings) as folder:
         folder.begin({"device": "test"})
         for name in names:
             rounds = [{"id": name, "round": n} for n in range(2)] if trace else ()
@@ -46,7 +45,7 @@ def fill(settings: RunSettings, *names: str, trace: bool = False) -> None:
 
 
 def open_folder(settings: RunSettings) -> dict[str, dict]:
-    with RunFolder(settings) as folder:
+    with run_folder(settings) as folder:
         return folder.records
 
 
@@ -169,7 +168,7 @@ def test_overwrite_starts_anew_and_removes_only_what_is_ours(settings, tmp_path)
     for name in ("notes.md", "img/mine.png", "img/fox-2_0.png"):
         (tmp_path / "out" / name).write_text("mine")
     other = settings(seed=1, overwrite=True)
-    with RunFolder(other) as folder:
+    with run_folder(other) as folder:
         assert folder.records == {}
         # nothing is removed before the model is loaded
         assert (tmp_path / "out/img/00000_0.png").exists()
@@ -200,7 +199,7 @@ def test_folders_of_others_are_left_alone(settings, tmp_path, overwrite):
 
 
 def test_numbers_that_are_none_are_not_written(settings):
-    with RunFolder(settings()) as folder:
+    with run_folder(settings()) as folder:
         folder.begin({})
         with pytest.raises(ValueError, match="JSON compliant"):
             folder.save(PIXELS, record("00000_0") | {"tau": float("nan")})
@@ -208,7 +207,7 @@ def test_numbers_that_are_none_are_not_written(settings):
 
 
 def _hold(settings: RunSettings, held, leave) -> None:
-    with RunFolder(settings):
+    with run_folder(settings):
         held.set()
         leave.wait(30)
 

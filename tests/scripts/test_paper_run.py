@@ -20,7 +20,7 @@ from commands import command
 from commands.generate_images import run_settings
 from configs.recipes import read_recipe
 from configs.schema import ROOT
-from runs.run_folder import RunFolder
+from runs.generate import run_folder
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 TINY = "run.sh tiny configs/prompts/tiny_test.txt"
@@ -117,7 +117,7 @@ def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
 def test_what_cannot_be_done_is_refused_before_anything_is_loaded(tmp_path) -> None:
     given = {"PY": sys.executable, "OUT": str(tmp_path / "out"), "METHODS": "ar jacobi"}
     run = run_settings({"prompt": "a cat", "top_k": "5", "output_dir": f"{tmp_path}/out/T0/ar"})
-    with RunFolder(run) as folder:
+    with run_folder(run) as folder:
         folder.begin({})
         (folder.path / "img/00000_0.png").write_bytes(b"")
     (tmp_path / "jacobi.yaml").write_text("method: jacobi\nwindow: 4\n")

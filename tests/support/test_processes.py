@@ -16,8 +16,7 @@ import main
 from configs.fields import SettingsError
 from configs.schema import RunSettings
 from eval.report.run import read_run
-from runs.generate import generate_images
-from runs.run_folder import RunFolder
+from runs.generate import generate_images, run_folder
 from support.durable import lock
 from support.json_files import read_lines
 from support.processes import Processes, launched
@@ -78,7 +77,7 @@ def test_parts_that_were_joined_but_not_removed_count_once(settings, tmp_path):
 def test_a_process_that_was_left_over_is_noticed(settings, tmp_path):
     make(settings("one"), 2)
     with lock(tmp_path / "one/.lock.1"), pytest.raises(SettingsError, match="another process"):
-        RunFolder(settings("one")).__enter__()
+        run_folder(settings("one")).__enter__()
 
 
 @pytest.mark.parametrize("before", [0, 3])
