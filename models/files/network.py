@@ -206,12 +206,22 @@ def fitting_config(
 ) -> tuple[dict, TransformerSpec]:
     """Return a checkpoint's config.json and the sizes in it, checked against its weights."""
     config = read_config(folder)
-    shapes = folder_shapes(folder)
+    return config, fitting_spec(folder, config, folder_shapes(folder), spec_of)
+
+
+def fitting_spec(
+    folder: Path,
+    config: dict,
+    shapes: Mapping[str, tuple[int, ...]],
+    spec_of: Callable[[dict], TransformerSpec],
+) -> TransformerSpec:
+    """Return the sizes in a folder's config.json, checked against the shapes of its weights."""
     with refusing(str(folder)):
         spec = spec_of(config)
+        # before a network is built, which of wrong sizes takes all memory
         if faults := size_faults(config, shapes):
             raise ValueError(f"config.json: {'; '.join(faults)}")
-    return config, spec
+    return spec
 
 
 def size_faults(

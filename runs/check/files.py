@@ -16,8 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from configs.fields import one_of, refusing
-from configs.methods import METHODS, MethodSettings
+from configs.methods import METHODS, MethodSettings, undrafted_methods
 from configs.model import EngineSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
@@ -27,11 +26,11 @@ from models.base import TargetOptions, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.codecs.peak import META_DEVICE
 from models.files.folders import open_folder
-from models.files.network import Network, size_faults
+from models.files.network import Network, fitting_spec
 from models.files.weights import TensorInfo, read_header
 from models.registry import family_of
 from models.targets.family import Checked, Together
-from runs.check.memory import memory_of
+from runs.check.memory import Opened, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
@@ -63,8 +62,11 @@ class Examination:
 
     def __init__(self, settings: EngineSettings, methods: Sequence[MethodSettings] | None = None):
         """methods: whose memory counts; None: all that the files serve."""
-        self.settings, self.methods, self.rows = settings, methods, list[Finding]()
+        self.settings, self.rows = settings, list[Finding]()
+        self.methods = [MethodSettings(name) for name in METHODS] if methods is None else methods
         self.folder = Path(settings.model_path)  # or its snapshot, once that is found
+        self.configs: dict[str, dict] = {}  # of networks, by part
+        self.networks: dict[str, Network] = {}
         self.family, self.sources = family_of(settings.model), TARGETS[settings.model].sources
         dtype, cpu = DTYPES[settings.dtype], torch.device("cpu")
         self.options = target_options(settings, dtype, cpu, download=False)
@@ -73,11 +75,12 @@ class Examination:
         """Look at target, its other parts, drafter and tables, and return all findings."""
         settings, family = self.settings, self.family
         target = self._network("target", "model_path", family.spec, family.network)
-        parts = [
-            self._checked(name, "files", check, flag)
+        parts = {
+            name: self._checked(name, "files", check, flag)
             for name, (check, flag) in family.parts.items()
-        ]
-        if target is not None and None not in parts:
+        }
+        together = None
+        if target is not None and None not in parts.values():
             together = self._checked("parts", "together", family.compatible)
             if together is not None:
                 self._compare_positions(target, together)
@@ -86,11 +89,17 @@ class Examination:
         if settings.quantize is not None and find_spec("torchao") is None:
             kind = f"--quantize {settings.quantize} needs torchao, not installed here"
             self._add("target", "quantize", f"{kind}: {install('quantize')}", NOTE)
-        memory, methods = {}, self.methods
-        drafted = methods is None or any(method.drafted for method in methods)
-        if all(row.fits or (row.part == "drafter" and not drafted) for row in self.rows):
-            memory = memory_of(settings, settings.sampling, settings.batch_size, methods)
-        return Report(tuple(self.rows), memory)
+        drafted = any(method.drafted for method in self.methods)
+        if together is None or any(
+            not row.fits and (row.part != "drafter" or drafted) for row in self.rows
+        ):
+            return Report(tuple(self.rows))
+        bytes_of = {name: checked.bytes for name, checked in parts.items() if checked is not None}
+        drafter = self.networks.get("drafter") if drafted else None
+        served = [method for method in self.methods if drafter is not None or not method.drafted]
+        where = (self.options, self.folder, self.configs["target"])
+        opened = Opened(family, *where, together, bytes_of, drafter)
+        return Report(tuple(self.rows), memory_of(opened, settings, served))
 
     def _add(
         self, part: str, item: str, text: str, state: str = OK, details: Sequence[str] = ()
@@ -160,12 +169,9 @@ class Examination:
         self._add(part, "stored", f"{count:,} parameters: {words}")
         shapes = {key: info.shape for key, info in headers.items()}
         with self._catching(part, "config.json"):
-            with refusing(str(folder.path)):
-                spec = spec_of(folder.config)
-                # before a network is built, which of wrong sizes takes all memory
-                if faults := size_faults(folder.config, shapes):
-                    raise ValueError(f"config.json: {'; '.join(faults)}")
+            spec = fitting_spec(folder.path, folder.config, shapes, spec_of)
             network = network_of(folder.config)
+            self.networks[part], self.configs[part] = network, folder.config
             sizes = f"{spec.layers} layers, hidden {spec.hidden}, {spec.heads} heads"
             text = f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
             self._add(part, "config.json", text)
@@ -199,10 +205,9 @@ class Examination:
         """Look at the drafter's network; a missing default drafter is a note."""
         settings, path = self.settings, self.settings.drafter_path
         if path is None:
-            free = one_of(name for name, entry in METHODS.items() if not entry.drafted)
             text = (
                 f"none in {Path(settings.model_path) / 'drafter'} and no --drafter_path: only "
-                f"--method {free} works; source: {self.sources['drafter_path']}"
+                f"--method {undrafted_methods()} works; source: {self.sources['drafter_path']}"
             )
             self._add("drafter", "folder", text, NOTE)
             return

@@ -4,25 +4,24 @@ There a tensor has a shape and no memory, so this is what `Engine` and drafters 
 in less than a second.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from configs.methods import METHODS, MethodSettings
-from configs.model import EngineSettings, SamplingSettings
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
 from decoding.cache import attention_dtype
 from decoding.images import Job
-from drafters.loading import find_drafter
-from models.base import ImageVocab
+from models.base import ImageVocab, TargetOptions
 from models.codecs.peak import META_DEVICE, Peak
-from models.files.folders import open_folder
-from models.files.network import Network, fitting_config
+from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
-from models.registry import family_of
 from models.target import TargetModel
-from models.targets.family import Together
+from models.targets.family import Family, Together
 from runs.methods import build_engine, sampling_distribution
-from runs.session import DTYPES, target_options
+from runs.session import DTYPES
 from support.devices import pick_device
 
 Bytes = tuple[int, int]  # with the prompt of a caption, and with the longest prompt
@@ -42,33 +41,29 @@ class MetaTarget(TargetModel):
         return self.prompt_tokens
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A model's files, all of which fit."""
+
+    family: Family
+    options: TargetOptions
+    folder: Path
+    config: dict
+    together: Together
+    parts: Mapping[str, int]  # bytes of all but the networks, by name
+    drafter: Network | None  # None: no method here has one
+
+
 def memory_of(
-    settings: EngineSettings,
-    sampling: SamplingSettings,
-    batch_size: int,
-    methods: Iterable[MethodSettings] | None = None,
+    opened: Opened, settings: EngineSettings, methods: Sequence[MethodSettings]
 ) -> dict[str, Bytes]:
     """Return the bytes that a model takes, by part, without activations.
 
-    Args:
-        settings: name the model's files and how it is loaded; files are local or in the cache.
-        sampling: its guidance scale tells how many rows an image has.
-        batch_size: images decoded together.
-        methods: of which the one that takes most counts; None: all that the files serve.
-
-    Raises:
-        ValueError: a file is missing, damaged or does not fit; it names the file.
+    methods: of which the one that takes most counts.
     """
     dtype, device = DTYPES[settings.dtype], pick_device(settings.device)
-    options = target_options(settings, dtype, torch.device("cpu"), download=False)
-    family = family_of(settings.model)
-    folder = open_folder("model_path", settings.model_path, settings.model, download=False).path
-    config, spec = fitting_config(folder, family.spec)
-    parts = family.compatible(folder, options)
-    network = family.network(config, ImageVocab(0, parts.codes))
-    tried = [MethodSettings(name) for name in METHODS] if methods is None else [*methods]
-    path = settings.drafter_path if any(method.drafted for method in tried) else None
-    drafter = None if path is None else find_drafter(path, family, spec).network
+    together, drafter = opened.together, opened.drafter
+    network = opened.family.network(opened.config, ImageVocab(0, together.codes))
     memory: dict[str, Bytes] = {}
     for name, one, kind in (("target", network, settings.quantize), ("drafter", drafter, None)):
         if one is not None:
@@ -77,29 +72,23 @@ def memory_of(
             copies = copies_bytes(one.module, kind, dtype) if device.type == "cpu" else 0
             if copies:
                 memory[f"{name} packed copies"] = copies, copies
-    longest = spec.max_positions - parts.grid.slots(parts.grid.tokens)
+    head = None if drafter is None else drafter.module.to(dtype)
+    image = together.grid.slots(together.grid.tokens)
+    wider = attention_dtype(dtype, device).itemsize / dtype.itemsize  # bf16 caches on CPUs
     columns = []
-    for prompt in (parts.caption, longest):
-        target = MetaTarget(network, parts, dtype, prompt)
-        head = None if drafter is None else drafter.module.to(dtype)
-        wider = attention_dtype(dtype, device).itemsize / dtype.itemsize  # bf16 caches on CPUs
-        opened = [
-            _opened(target, head, sampling, method, batch_size)
-            for method in tried
-            if head is not None or not method.drafted
-        ]
-        most = {name: max(one[name] for one in opened) for name in opened[0]}
+    for prompt in (together.caption, network.module.spec.max_positions - image):
+        target = MetaTarget(network, together, dtype, prompt)
+        taken = [_opened(target, head, settings, method) for method in methods]
+        most = {name: max(one[name] for one in taken) for name in taken[0]}
         most["keys and values"] = round(wider * most["keys and values"])
         columns.append(most)
     memory |= {name: (columns[0][name], columns[1][name]) for name in columns[0]}
-    for name, (check, _) in family.parts.items():
-        if count := check(folder, options).bytes:
-            memory[name] = count, count
-    if family.decoded:
-        files = family.image_files(folder, options)
+    memory |= {name: (count, count) for name, count in opened.parts.items() if count}
+    if opened.family.decoded:
+        files = opened.family.image_files(opened.folder, opened.options)
         codec = files.open(files.network().module, META_DEVICE)
-        count = codec.decoding_bytes(parts.grid)
-        memory[f"{family.image_part} at work"] = count, count
+        count = codec.decoding_bytes(together.grid)
+        memory[f"{opened.family.image_part} at work"] = count, count
     return memory
 
 
@@ -107,12 +96,11 @@ def memory_of(
 def _opened(
     target: MetaTarget,
     head: torch.nn.Module | None,
-    sampling: SamplingSettings,
+    settings: EngineSettings,
     method: MethodSettings,
-    images: int,
 ) -> dict[str, int]:
     """Return the bytes that an engine allocates for a batch, by part."""
-    distribution = sampling_distribution(sampling)
+    distribution, images = sampling_distribution(settings.sampling), settings.batch_size
     # nobody asks the rule, so its table of nearest codes may be empty
     nearest = None if method.lantern is None else torch.zeros(0, 0, dtype=torch.int32)
     with Peak() as peak:

@@ -361,8 +361,8 @@ def longest(session: Session) -> str:
 def test_the_memory_is_what_an_engine_takes(method, session, monkeypatch) -> None:
     """Two images of the longest prompt, opened where tensors have memory."""
     settings, entry = session.settings, MethodSettings(method)
-    told = memory.memory_of(settings, settings.sampling, 2, [entry])
-    told = {name: most for name, (_, most) in told.items()}
+    report = files_module.Examination(replace(settings, batch_size=2), [entry]).report()
+    told = {name: most for name, (_, most) in report.memory.items()}
     made, begin = [], KVCache.__init__
     monkeypatch.setattr(KVCache, "__init__", lambda self, *a: made.append(self) or begin(self, *a))
     engine = session.with_settings(settings.with_method(entry)).open_engine(images=2)
