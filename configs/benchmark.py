@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, replace
 from itertools import combinations, product
 
 from configs.fields import (
+    Flag,
     Settings,
     allowed,
     bounds,
@@ -110,7 +111,7 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
     """
     content, expected = read_yaml(path, "sweep"), "flag: [value, ...] lines"
     axes = content.pop("axes", None)
-    with refusing(f"--sweep {path}"):
+    with refusing(Flag("sweep", path)):
         if unknown := content.keys() - settings_fields(Sweep).keys():
             raise mismatch("keys", min(unknown), one_of(["axes", *settings_fields(Sweep)]))
         for key, f in settings_fields(Sweep).items():

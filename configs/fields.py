@@ -40,8 +40,8 @@ class SettingsError(ValueError):
     """A flag, argument, recipe or file that cannot be used.
 
     `str` writes flags as `--seed`, or as the border wants that sets `spell`: Python and the API
-    have other names. In the texts of an error flags stand as `--seed`, and commands to type between
-    backticks.
+    have other names. In our own words (`text`, `expected`, `advice`) flags stand as `--seed`, and
+    commands to type between backticks; what was given, `got`, is shown as it is.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SettingsError(ValueError):
         super().__init__()
         self.text, self.source, self.advice = text, source, advice
         self.got, self.expected = got, expected
-        self.inside: tuple[str, ...] = ()  # files and entries around the source, outermost first
+        self.inside: tuple[Flag | str, ...] = ()  # what is around the source, outermost first
         self.spell: Callable[[str], str] = "--{}".format
 
     @property
@@ -64,14 +64,18 @@ class SettingsError(ValueError):
         return self.source.name if isinstance(self.source, Flag) and not self.inside else None
 
     def __str__(self) -> str:
-        source = self.source
-        if isinstance(source, Flag):
-            source = f"{self.spell(source.name)} {source.value}".strip()
-        text = self.text or f"expected {self.expected}, got {self.got}"
-        if self.expected.startswith("only "):
-            text = f"{self.got} works {self.expected}"
-        text = ": ".join(filter(None, (*self.inside, source, text)))
-        return spelled(text + (f". {self.advice}" if self.advice else ""), self.spell)
+        places = [
+            f"{self.spell(place.name)} {place.value}".strip() if isinstance(place, Flag) else place
+            for place in (*self.inside, self.source)
+        ]
+        text, expected, advice = (
+            spelled(words, self.spell) for words in (self.text, self.expected, self.advice)
+        )
+        if expected.startswith("only "):
+            text = f"{self.got} works {expected}"
+        text = text or f"expected {expected}, got {self.got}"
+        text = ": ".join(filter(None, (*places, text)))
+        return text + (f". {advice}" if advice else "")
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:
@@ -97,8 +101,8 @@ def missing(source: Flag | str, expected: str) -> SettingsError:
 
 
 @contextmanager
-def refusing(inside: str = "") -> Iterator[None]:
-    """Let a ValueError of the block be a SettingsError; inside: the file or entry that it reads."""
+def refusing(inside: Flag | str = "") -> Iterator[None]:
+    """Let a ValueError of the block be a SettingsError; inside: the flag or file that it reads."""
     try:
         yield
     except SettingsError as error:

@@ -143,7 +143,7 @@ def _opened(
         make_writable("output_dir", Path(settings.output_dir))
         for turn in (processes.rank == 0, processes.rank > 0):
             if turn:
-                with refusing("--output_dir"):
+                with refusing(Flag("output_dir")):
                     writer = ShardWriter(settings.output_dir, about, processes.rank, size)
             # waits, so that the first process has claimed the folder when the others come
             processes.wait()

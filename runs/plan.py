@@ -90,7 +90,7 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     folder = checkpoint_folder(run.model_path, "--model_path", download=False)
     parts = family.compatible(folder, options)
     for lantern in {method.lantern for method in methods} - {None}:
-        with refusing("--verifier lantern"):
+        with refusing(Flag("verifier", "lantern")):
             find_table(folder, parts.codes, lantern.columns(parts.codes))
     caption, longest = map(sum, zip(*report.memory.values(), strict=True))
     images = f"{plural(run.batch_size, 'image')} at once, without activations"

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from configs.fields import refuse, refusing
+from configs.fields import Flag, refuse, refusing
 from configs.methods import MethodSettings
 from configs.model import INDUCTOR, EngineSettings, SamplingSettings
 from decoding.engine import Engine
@@ -92,7 +92,7 @@ class Session:
         columns = lantern.columns(codes)
         if columns not in self._nearest:
             path = _find_nearest(self.settings, columns, codes)
-            with refusing("--verifier lantern"):
+            with refusing(Flag("verifier", "lantern")):
                 table = load_table(path, codes, columns)
             nearest = torch.from_numpy(table.astype("int32"))
             self._nearest[columns] = nearest.to(self.target.device)
@@ -135,7 +135,7 @@ def open_session(settings: EngineSettings) -> Session:
 
 def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODES) -> Path:
     """Return the model's narrowest table of nearest codes with so many columns."""
-    with refusing("--lantern_k"):
+    with refusing(Flag("lantern_k")):
         return find_table(checkpoint_folder(settings.model_path, "--model_path"), codes, columns)
 
 

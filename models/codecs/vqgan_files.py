@@ -166,7 +166,7 @@ def _sized(path: Path, expected: str, side: int, **more: bool) -> VqganConfig:
     if not path.is_file():
         raise mismatch(Flag("vq_path"), f"no file {path}", expected)
     shapes = shapes_in([path])
-    with refusing(f"--vq_path: {path}"):
+    with refusing(Flag("vq_path", path)):
         return config_of(shapes, side, **more)
 
 

@@ -87,7 +87,7 @@ def open_folder(flag: str, given: str, model: str | None, download: bool = True)
         refuse_other_model(model, given, config, lambda: stored_names(folder))
         with refusing(str(folder)):
             require_model(config, model)
-    with refusing(f"--{flag}"):
+    with refusing(Flag(flag)):
         return Folder(folder, config, weight_files(folder))
 
 
@@ -177,7 +177,7 @@ def _check_tokenizer(settings: "EngineSettings") -> None:
     folder, named = Path(settings.model_path), Path(getattr(settings, flag))
     chameleon = "tokenizer_path" in TARGETS[settings.model].flags
     if chameleon and folder.is_dir() and named.is_dir():
-        with refusing(f"--{flag} {getattr(settings, flag)}"):
+        with refusing(Flag(flag, getattr(settings, flag))):
             find_tokenizer(folder, None if flag == "model_path" else named)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.fields import mismatch, refuse, refusing, settings_dict
+from configs.fields import Flag, mismatch, refuse, refusing, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.training.features import CAPTION_FLAGS, Computed, cached, fingerprint
 from drafters.training.heads import embedding_scale, export, head_config, open_head
@@ -89,7 +89,7 @@ def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
 
 def read_tokens(settings: TrainSettings) -> Tokens:
     """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
-    with refusing("--tokens"):
+    with refusing(Flag("tokens")):
         tokens = Tokens.joined(settings.token_folders)
         folder = checkpoint_folder(settings.engine.model_path, "--model_path")
     model = {"model": settings.engine.model, "checkpoint": checkpoint_id(folder)}
@@ -121,7 +121,7 @@ class Training:
         grid["preview"] = None if small is None else list(small)
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
-        with refusing("--train_images" if settings.train_images else "--holdout"):
+        with refusing(Flag("train_images" if settings.train_images else "holdout")):
             images, held = tokens.split(settings.holdout, settings.train_images)
         self.settings, self.processes, self.target = settings, processes, target
         self.progress = progress
@@ -287,7 +287,7 @@ def plan_training(settings: TrainSettings) -> Plan:
     Whether the files are those of the checkpoint is seen once the target is loaded.
     """
     tokens = read_tokens(settings)
-    with refusing("--train_images" if settings.train_images else "--holdout"):
+    with refusing(Flag("train_images" if settings.train_images else "holdout")):
         images, _ = tokens.split(settings.holdout, settings.train_images)
     path = settings.folder / CHECKPOINT
     state = load_state(path) or {"step": 0}
