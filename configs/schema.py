@@ -179,11 +179,13 @@ class RunSettings(Settings, group="Output"):
     trace: bool = setting("write one line per round to trace.jsonl", False)
 
     def settle(self) -> None:
+        if self.output_dir is not None:
+            return
         prompts, engine = self.prompts, self.engine
         name = Path(prompts.prompt).stem if prompts.source == "file" else prompts.prompt
         name = re.sub(r"[^a-z0-9]+", "-", name.lower())[:24].strip("-") or "prompt"
         number = self.fingerprint()[:8]
-        self.fill(output_dir=f"outputs/{engine.model}_{engine.method.method}_{name}_{number}")
+        self.put(output_dir=f"outputs/{engine.model}_{engine.method.method}_{name}_{number}")
 
     def with_method(self, method: MethodSettings) -> "RunSettings":
         """Return the same run by another method; it keeps the drafter if it needs one."""

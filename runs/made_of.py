@@ -20,7 +20,6 @@ from support.provenance import CONTENT, checkpoint_id
 
 _FOLDERS = ("model_path", "drafter_path", "tokenizer_path", "text_encoder_path", "start_from")
 BESIDE = " beside --model_path"  # ends of the names of files that no flag names
-_OURS = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"main", "__main__"}
 
 
 def made_of(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
@@ -90,12 +89,13 @@ def _code_id(plugin: str) -> str:
     is_package = hasattr(sys.modules[plugin], "__path__")
     home = Path(file).resolve().parents[len(inner) + is_package]
     libraries = {Path(path) for path in sysconfig.get_paths().values()}
+    ours = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"main", "__main__"}
     files = set()
     for name, module in list(sys.modules.items()):
         path = Path(getattr(module, "__file__", None) or "/").resolve()
         first = name.partition(".")[0]
         installed = any(path.is_relative_to(library) for library in libraries)
-        beside = path.is_relative_to(home) and first not in _OURS and not installed
+        beside = path.is_relative_to(home) and first not in ours and not installed
         if path.is_file() and (first == package or beside):
             files.add(path)
     digest = hashlib.sha256()

@@ -6,7 +6,7 @@ from pathlib import Path
 from configs.fields import Values
 from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
-from configs.recipes import composed, method_flags
+from configs.recipes import TUNED, composed, method_flags
 from configs.targets import ROOT, TARGETS, model_place
 from models.files.folders import check_files, comes_without_drafter
 from runs.tuned import warn_of_conditions
@@ -71,7 +71,8 @@ def lacks_drafter(values: Values) -> bool:
 def tell(values: Values, settings: EngineSettings) -> None:
     """Say what is tuned for another model, or under other conditions; values: of the settings."""
     tell_foreign_numbers(settings.model_path, settings.method)
-    warn_of_conditions(values, settings)
+    if TUNED in values:
+        warn_of_conditions(values[TUNED], settings)
 
 
 def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
