@@ -22,8 +22,8 @@ from configs.fields import (
     refusing,
     setting,
     settings_fields,
+    split_list,
 )
-from configs.lists import split_list
 from configs.methods import MethodSettings
 from configs.recipes import read_yaml
 from configs.schema import RunSettings

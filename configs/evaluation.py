@@ -3,8 +3,7 @@
 import os
 from dataclasses import MISSING, dataclass
 
-from configs.fields import Settings, refuse, setting, settings_fields
-from configs.lists import split_list
+from configs.fields import Settings, refuse, setting, settings_fields, split_list
 from configs.model import device_setting
 from configs.rules import Code
 from configs.targets import ROOT

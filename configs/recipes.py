@@ -31,9 +31,9 @@ from configs.fields import (
     refuse,
     refusing,
     setting,
+    split_list,
 )
 from configs.gone import GONE_FLAGS
-from configs.lists import split_list
 from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
 from configs.schema import RunSettings
 from configs.targets import model_defaults, own_flags

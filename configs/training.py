@@ -5,8 +5,7 @@ import re
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 
-from configs.fields import Settings, part, refuse, setting
-from configs.lists import join_list, split_list
+from configs.fields import Settings, join_list, part, refuse, setting, split_list
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 

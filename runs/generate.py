@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from configs.fields import refuse, settings_dict
-from configs.lists import in_list
+from configs.fields import in_list, refuse, settings_dict
 from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import TARGETS

@@ -3,7 +3,7 @@
 import pytest
 
 from configs.evaluation import EvaluateSettings
-from configs.lists import join_list, split_list
+from configs.fields import join_list, split_list
 from configs.training import TrainSettings
 
 NAMES = ["a", "b,c", " blank ", 'say "x"', '"', "new\nline", ",", "d"]
