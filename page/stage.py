@@ -7,8 +7,9 @@ import base64
 import io
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -40,9 +41,12 @@ WORDS = {
 class Panel:
     """One image of the stage, while it is drawn."""
 
-    def __init__(self, method: str, columns: int, first: int):
-        """method: its name; columns: tokens per row; first: tokens of a small grid before these."""
-        self.method, self.columns, self.first = method, columns, first
+    def __init__(self, method: str, columns: int, first: int, timed: bool):
+        """method: its name; columns: tokens per row; first: tokens of a small grid before these.
+
+        timed: whether its seconds are shown.
+        """
+        self.method, self.columns, self.first, self.timed = method, columns, first, timed
         self.step: StreamStep | None = None
         # by position: accepted draft tokens of its round; None: the prompt's pass gave the token
         self.heat: list[int | None] = [None]
@@ -72,7 +76,7 @@ class Panel:
             "done": step.finished,
             "rounds": step.round + 1,
             "forwards": step.forwards,
-            "seconds": step.seconds,
+            "seconds": step.seconds if self.timed else None,
             "per_pass": step.decided / step.forwards,
             "heat": self.heat[self.first :],
             "draft": None if step.finished or root < 0 else asdict(step.draft) | {"root": root},
@@ -157,7 +161,7 @@ class Wish:
     guidance_scale: float
     top_k: int
     tokens: int  # draft tokens per round, at most; 0 leaves that to the method
-    slow: bool  # every round is shown for a while
+    slow: bool  # every round is shown for a while, both methods at the same number of passes
 
     @property
     def link(self) -> str:
@@ -166,20 +170,21 @@ class Wish:
         return urlencode(values)
 
 
-def race(streams: Sequence[Iterator[StreamStep]]) -> Iterator[tuple[int, StreamStep]]:
+def race(
+    streams: Sequence[Iterator[StreamStep]], spent: Callable[[StreamStep], float]
+) -> Iterator[tuple[int, StreamStep]]:
     """Yield the rounds of several streams with the stream's number.
 
-    The stream that has decoded for the shortest time goes next, so after each round all have
-    decoded for about as long: what is drawn so far shows who is faster, though no two rounds run at
-    the same time.
+    The stream that has spent least goes next, so after each round all have spent about as much:
+    what is drawn so far shows who is ahead, though no two rounds run at the same time.
     """
-    spent = dict.fromkeys(range(len(streams)), 0.0)
-    while spent:
-        number = min(spent, key=spent.__getitem__)
+    so_far = dict.fromkeys(range(len(streams)), 0.0)
+    while so_far:
+        number = min(so_far, key=so_far.__getitem__)
         if (step := next(streams[number], None)) is None:
-            del spent[number]
+            del so_far[number]
         else:
-            spent[number] = step.seconds
+            so_far[number] = spent(step)
             yield number, step
 
 
@@ -192,10 +197,12 @@ def stages(pipe: Pipeline, wish: Wish, pause: float = SLOW) -> Iterator[Value]:
     options = {name: getattr(wish, name) for name in names}
     plain = Pipeline.from_pipe(pipe, method="ar").stream(wish.prompt, **options)
     grid, own = pipe.weights.target.grid, _fast(pipe, wish)
-    panels = [Panel(name, grid.columns, grid.first) for name in ("ar", wish.method)]
+    panels = [Panel(name, grid.columns, grid.first, not wish.slow) for name in ("ar", wish.method)]
     fast = own.stream(wish.prompt, **options)
     latest = 0.0  # when a round was shown
-    for number, step in race([plain, fast]):
+    # Slowly shown, both are at the same number of passes: what a GPU's weights cost.
+    spent = attrgetter("forwards" if wish.slow else "seconds")
+    for number, step in race([plain, fast], spent):
         panels[number].take(step)
         if wish.slow:
             time.sleep(pause)

@@ -68,6 +68,9 @@ def test_every_round_is_shown_if_asked(pipe, monkeypatch):
     assert shown == set(range(1, fast[-1]["rounds"] + 1))
     drafts = [own["draft"] for own in fast if own.get("draft")]
     assert any(len(draft["parents"]) > 3 for draft in drafts)
+    pairs = [value["panels"] for value in values]
+    both = [(a, b) for a, b in pairs if a["decided"] and b["decided"] and not b["done"]]
+    assert both and all(abs(a["forwards"] - b["forwards"]) <= 1 for a, b in both)
 
 
 @pytest.mark.parametrize(
