@@ -91,7 +91,8 @@ class Pipeline:
             method: ar (plain decoding), static, eagle2, adt (default), jacobi (default of a model
                 without a drafter), recall, block, eagle_recall; tuned: what `adt-tree tune` found
                 for the model.
-            torch_dtype: torch.float32 (default), torch.bfloat16 or torch.float64.
+            torch_dtype: torch.float32 (default on a CPU), torch.bfloat16 (default on a GPU) or
+                torch.float64.
             device: where it computes; by default on a GPU if there is one.
             progress_bar: whether calls show one; `set_progress_bar_config` says how.
             settings: flags of `adt-tree generate_images` that concern model, machine, sampling and

@@ -1,1 +1,2 @@
-"""Settings, and how a command line or a recipe becomes them. Nothing here imports torch."""
+"""Settings, and how a command line or a recipe becomes them. Nothing here imports torch,
+but where a GPU is, whose number type is another."""

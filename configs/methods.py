@@ -296,6 +296,12 @@ class MethodSettings(Settings, group="Method"):
         return METHODS[self.method].speculative
 
     @property
+    def drafts(self) -> int:
+        """Most draft tokens per forward pass; 0 of methods that do not say."""
+        tree = TREES[self.tree].split() if self.tree else ()
+        return self.nodes or self.window or sum(int(item.partition(":")[2]) for item in tree)
+
+    @property
     def drafted(self) -> bool:
         """Whether the method needs a drafter's weights."""
         return METHODS[self.method].drafted

@@ -1,6 +1,8 @@
 """The settings that open a model: its files, its drafter, how tokens are drawn, and where."""
 
+import ctypes
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from configs.targets import (
 # Settings that change how long images take, not the images; and their defaults.
 TIMED = {"batch_size": 1, "cfg_mode": "parallel", "compile": "auto", "device_map": "single"}
 INDUCTOR = "inductor"  # what --compile says for torch's own compiler
+# Rows of a forward pass for which torch's int4 kernel reads the weights once.
+INT4_ROWS = 16
 
 
 def device_setting() -> Any:
@@ -31,6 +35,18 @@ def device_setting() -> Any:
         wanted="auto, cpu, cuda, cuda:N",
         group="Machine",
     )
+
+
+@cache
+def sees_gpu() -> bool:
+    """Return whether torch sees a GPU; only where there is a driver is it imported to ask."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    import torch
+
+    return torch.cuda.device_count() > 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +114,9 @@ class EngineSettings(Settings, group="Model"):
         lambda: f"text to guide away from; only {', '.join(targets_with('negative_prompt'))}",
         shown="the one of Emu3's public script",
     )
-    dtype: str = setting("number type", "fp32", choices=("fp32", "fp64", "bf16"))
+    dtype: str = setting(
+        "number type", choices=("fp32", "fp64", "bf16"), shown="bf16 on a GPU, fp32 on a CPU"
+    )
     quantize: str | None = setting(
         "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
         choices=("int8", "int4"),
@@ -142,9 +160,14 @@ class EngineSettings(Settings, group="Model"):
         if not TARGETS[self.model].guided and self.sampling.cfg != 1:
             wanted = f"1 with --model {self.model}, which has no guidance"
             refuse("cfg", self.sampling.cfg, wanted)
+        if self.dtype is None:
+            on_gpu = self.device != "cpu" and (self.device != "auto" or sees_gpu())
+            self.put(dtype="bf16" if on_gpu else "fp32")
         self._decide_files()
         self._decide_drafter()
         self._check_machine()
+        if self.quantize is not None:
+            self._check_quantized(self.quantize)
 
     def _decide_files(self) -> None:
         """Decide where the target's files are, and the size and the text that they bring."""
@@ -167,18 +190,32 @@ class EngineSettings(Settings, group="Model"):
         if self.device_map == "auto" and self.device != "auto":
             allowed = f"only with --device auto, not with --device {self.device}"
             refuse("device_map", "auto", allowed)
-        if self.quantize is not None and self.dtype == "fp64":
-            refuse("quantize", self.quantize, "only with --dtype bf16 or fp32")
-        if self.quantize == "int4" and self.dtype != "bf16":
-            refuse("quantize", "int4", f"int8 with --dtype {self.dtype}; int4 only with bf16")
         if self.compile in ("on", INDUCTOR) and self.device_map == "auto":
             refuse("compile", self.compile, "only on one device, not with --device_map auto")
-        if self.quantize is not None and self.device_map == "auto":
-            refuse("quantize", self.quantize, "only with --device_map single")
-        if self.quantize == "int4" and self.device == "cpu":
-            refuse("quantize", "int4", "int8 with --device cpu")
         if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
             refuse("cfg_mode", "sequential", "parallel with --cfg 1, where an image has one row")
+
+    def _check_quantized(self, kind: str) -> None:
+        if self.dtype == "fp64":
+            refuse("quantize", kind, "only with --dtype bf16 or fp32")
+        if self.device_map == "auto":
+            refuse("quantize", kind, "only with --device_map single")
+        if kind != "int4":
+            return
+        if self.dtype != "bf16":
+            refuse("quantize", kind, f"int8 with --dtype {self.dtype}; int4 only with bf16")
+        if self.device == "cpu":
+            refuse("quantize", kind, "int8 with --device cpu")
+        images = self.batch_size * self.sampling.guidance
+        rows = images * (1 + self.method.drafts)
+        if self.method.speculative and rows > INT4_ROWS:
+            least = INT4_ROWS // images - 1
+            drafts = f", or with --method jacobi --window {least}" if least > 0 else ""
+            refuse(
+                "quantize", kind, f"only with --method ar{drafts}",
+                f"A pass over {rows} rows reads int4 weights {-(-rows // INT4_ROWS)} times, once "
+                f"per {INT4_ROWS} rows; over 128 rows it takes 5 times as long as in bf16.",
+            )  # fmt: skip
 
     def with_method(self, method: MethodSettings) -> "EngineSettings":
         """Return the same settings with another method; they keep the drafter if it needs one."""

@@ -17,6 +17,7 @@ from models.cpu.native import TYPES
 from models.target import TargetModel
 from models.transformer import Blocks
 from support.extras import install
+from support.output import remark
 
 GROUP = 64  # weights with a scale of their own, of int4
 _LAYOUT = "tile_packed_to_4d"  # of torch's own int4 kernel; torchao's other ones need more packages
@@ -35,6 +36,11 @@ def weight_format(kind: str, device: torch.device) -> Any:
             f"imported ({error}): {install('quantize')}"
         ) from error
     if kind == "int8":
+        if device.type == "cuda":
+            remark(
+                "--quantize int8: saves memory, not time: every pass writes the weights in "
+                "--dtype and reads them again, 2.5 times the bytes of bf16 (predicted)"
+            )
         # Without this flag torchao changes inductor's settings for the whole process.
         return Int8WeightOnlyConfig(set_inductor_config=False)
     return Int4WeightOnlyConfig(

@@ -9,14 +9,14 @@ PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 OUT=${OUT:-outputs/demo}
 PROMPTS=scripts/demo_prompts.txt
 
-"$PY" main.py tune --model tiny --prompt $PROMPTS --seed 0 --minutes 0.25 --output "$OUT/tuned.yaml" \
+"$PY" main.py tune --model tiny --dtype fp32 --prompt $PROMPTS --seed 0 --minutes 0.25 --output "$OUT/tuned.yaml" \
   --methods jacobi:window=10,adt,block:nodes=16:depth=16:width=3,jacobi:window=6
 FAST=(--config "$OUT/tuned.yaml")
 grep -q '^method: ar$' "$OUT/tuned.yaml" && FAST=(--method jacobi)
 
-"$PY" main.py generate_images --model tiny --prompt $PROMPTS --method ar --seed 0 \
+"$PY" main.py generate_images --model tiny --dtype fp32 --prompt $PROMPTS --method ar --seed 0 \
   --output_dir "$OUT/ar" --overwrite
-"$PY" main.py generate_images --model tiny --prompt $PROMPTS "${FAST[@]}" --seed 0 \
+"$PY" main.py generate_images --model tiny --dtype fp32 --prompt $PROMPTS "${FAST[@]}" --seed 0 \
   --output_dir "$OUT/fast" --overwrite
 # its table would be the second one
 "$PY" main.py evaluate --output_dir "$OUT/ar,$OUT/fast" --metrics none --report_dir "$OUT/report" >/dev/null

@@ -60,7 +60,7 @@ run rounds "$PY" -m scripts.gpu.rounds --device "$device" --model_path "$random"
 run predicted "$PY" -m scripts.gpu.predict "${predicted[@]}"
 for batch in $batches; do
   run "methods_batch$batch" "$PY" main.py benchmark --model tiny --model_path "$MODEL" --device "$device" \
-    --compile auto --batch_size "$batch" --seed 9 --prompt configs/prompts/tiny_test.txt \
+    --dtype fp32 --compile auto --batch_size "$batch" --seed 9 --prompt configs/prompts/tiny_test.txt \
     --num_images "$images" --methods "$methods" --output_dir "$OUT/methods_batch$batch"
 done
 { echo "$skipped"; cat "$OUT"/{tokens,rounds,predicted,methods_batch*}.md; } >"$OUT/check.md"

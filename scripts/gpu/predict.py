@@ -101,6 +101,8 @@ GPUS = {
     "h200": Prices("H200 SXM", 4800, 989, 7, 3.0),
     "a100": Prices("A100 80GB SXM", 2039, 312, 7, 3.4),
     "4090": Prices("RTX 4090", 1008, 165, 6, 3.0),
+    "a10": Prices("A10", 600, 125, 7, 3.4),
+    "l4": Prices("L4", 300, 121, 6, 3.0),
 }
 
 
@@ -147,7 +149,7 @@ def predict(  # noqa: PLR0913 (flags)
     Args:
         model: anole (7B), or tiny.
         model_path: a folder whose config.json has other sizes than Anole's.
-        gpu: h100, h200, a100 or 4090, by commas, or all; by default this machine's, or h100.
+        gpu: h100, h200, a100, 4090, a10 or l4, by commas, or all; by default this machine's, or h100.
         methods: as in `benchmark --methods`.
         tau: a benchmark.json or a folder of generate_images: its methods are predicted, with their
             accepted lengths and mean depths, although those are of another model.

@@ -116,6 +116,10 @@ draw --device_map=auto --device=cpu  : --device_map: 'auto' works only with --de
 draw --quantize=int8 --dtype=fp64    : --quantize: 'int8' works only with --dtype bf16 or fp32
 draw --quantize=int4 --dtype=fp32    : --quantize: expected int8 with --dtype fp32…got 'int4'
 draw --quantize=int4 --dtype=bf16 --device=cpu : --quantize: expected int8 with --device cpu, got 'i
+draw --quantize=int4 --dtype=bf16 --nodes=8 : --quantize: 'int4' works only with --method ar, or w
+draw --quantize=int4 --dtype=bf16 --method=static : A pass over 52 rows reads int4 weights 4 times
+draw --quantize=int4 --dtype=bf16 --method=jacobi --window=8 : or with --method jacobi --window 7. A
+draw --quantize=int4 --dtype=bf16 --batch_size=8 : works only with --method ar. A pass over 112
 draw --quantize=int8 --device_map=auto : --quantize: 'int8' works only with --device_map single
 draw --compile=inductor --device_map=auto : --compile: …only on one device, not with --device_map au
 draw --caption=all                   : --caption: …only with --prompt MSCOCO2017Val

@@ -96,3 +96,18 @@ def test_home_is_written_out(monkeypatch):
     settings = RunSettings.of(prompt="a cat", output_dir="~/out", model_path="~/m")
     written = (settings.output_dir, settings.engine.drafter_path)
     assert written == ("/home/someone/out", "/home/someone/m/drafter")
+
+
+@pytest.mark.parametrize(
+    ("device", "sees", "dtype"),
+    [
+        ("cpu", True, "fp32"),
+        ("cuda:1", False, "bf16"),
+        ("auto", True, "bf16"),
+        ("auto", False, "fp32"),
+    ],
+)
+def test_numbers_are_bf16_on_a_gpu(device, sees, dtype, monkeypatch):
+    monkeypatch.setattr("configs.model.sees_gpu", lambda: sees)
+    assert RunSettings.of(prompt="a cat", device=device).engine.dtype == dtype
+    assert RunSettings.of(prompt="a cat", device=device, dtype="fp64").engine.dtype == "fp64"

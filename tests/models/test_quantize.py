@@ -102,6 +102,14 @@ def test_without_torchao_nothing_is_loaded(checkpoint, monkeypatch) -> None:
         open_session(settings)
 
 
+def test_on_a_gpu_int8_says_that_it_saves_no_time(monkeypatch, capsys) -> None:
+    library = SimpleNamespace(Int4WeightOnlyConfig=None, Int8WeightOnlyConfig=lambda **_: "int8")
+    monkeypatch.setitem(sys.modules, "torchao.quantization", library)
+    for device, said in (("cpu", False), ("cuda", True)):
+        assert weight_format("int8", torch.device(device)) == "int8"
+        assert ("not time" in capsys.readouterr().err) is said
+
+
 def test_the_format_of_int4() -> None:
     pytest.importorskip("torchao")
     form = weight_format("int4", torch.device("cuda"))
