@@ -37,8 +37,7 @@ class Together:
     text: str
     grid: ImageGrid  # of an image's tokens
     codes: int  # different image tokens
-    shortest: int  # tokens of the longest row of a prompt without text
-    caption: int  # and of CAPTION's prompt
+    caption: int  # tokens of CAPTION's prompt
 
 
 CAPTION = "A man riding a wave on top of a surfboard."  # as long as most of COCO's
@@ -169,15 +168,18 @@ class Family(ABC):
         """Check that parts and config.json, right in themselves, fit together for an image."""
         words, spec = self.words(folder, options), self._config(folder)[1]
         prompts = self._prompts(words, folder, spec, options)
-        grid = prompts.grid
+        grid, room, shortest = prompts.grid, prompts.room, prompts.shortest
         ends = "" if grid.row_end is None else f" and {grid.rows} row ends"
-        text = "text tokenizer, image tokenizer and config.json fit together; an image is"
+        image = f"an image is {grid} tokens{ends} of {spec.max_positions:,} positions"
+        if shortest > room:
+            left = f"leaves {room:,} for prompts, of which the shortest has {shortest:,}"
+            raise ValueError(f"{folder}: config.json: {image} and {left}")
+        parts = "text tokenizer, image tokenizer and config.json fit together"
         return Together(
-            f"{text} {grid} tokens{ends}",
+            f"{parts}; {image}: prompts of up to {room:,} tokens",
             grid=grid,
             codes=prompts.vocab.size,
-            shortest=prompts.shortest,
-            caption=min(prompts.room, max(prompts.shortest, len(prompts.ids(CAPTION)))),
+            caption=min(room, max(shortest, len(prompts.ids(CAPTION)))),
         )
 
     def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:

@@ -228,7 +228,7 @@ class LlamaGen(Family):
         self.image_files(folder, options)
         image, text = spec.image_rope, "text encoder, image tokenizer and config.json fit together"
         grid, slots = ImageGrid(image.side, image.side), image.condition
-        return Together(text, grid=grid, codes=spec.vocab, shortest=slots, caption=slots)
+        return Together(text, grid=grid, codes=spec.vocab, caption=slots)
 
     def _prompts(
         self, words: TextEncoder, folder: Path, spec: TransformerSpec, options: TargetOptions

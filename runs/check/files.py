@@ -20,11 +20,9 @@ from configs.methods import METHODS, MethodSettings, undrafted_methods
 from configs.model import EngineSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
-from decoding.cache import CacheShape, KVCache
 from drafters.loading import drafter_network
 from models.base import TargetOptions, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
-from models.codecs.peak import META_DEVICE
 from models.files.folders import open_folder
 from models.files.network import Network, fitting_spec
 from models.files.weights import TensorInfo, read_header
@@ -35,6 +33,7 @@ from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
 from support.extras import install
+from support.progress import plural
 
 C = TypeVar("C", Checked, Together)
 
@@ -83,7 +82,6 @@ class Examination:
         if target is not None and None not in parts.values():
             together = self._checked("parts", "together", family.compatible)
             if together is not None:
-                self._compare_positions(target, together)
                 self._look_at_distance_tables(together.codes)
         self._look_at_drafter(target)
         if settings.quantize is not None and find_spec("torchao") is None:
@@ -157,16 +155,15 @@ class Examination:
                 self.folder = folder.path
             for path in folder.weights:
                 with self._catching(part, path.name):
-                    header = read_header(path)
-                    headers |= header
-                    text = f"{len(header)} tensors, {size(path.stat().st_size)}"
-                    self._add(part, path.name, text)
+                    headers |= read_header(path)
         if not headers:
             return None
         types = Counter(info.dtype for info in headers.values())
         words = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in types.most_common())
         count = sum(info.count for info in headers.values())
-        self._add(part, "stored", f"{count:,} parameters: {words}")
+        stored = size(sum(path.stat().st_size for path in folder.weights))
+        files = plural(len(folder.weights), "file")
+        self._add(part, "weights", f"{files}, {stored}, {count:,} parameters: {words}")
         shapes = {key: info.shape for key, info in headers.items()}
         with self._catching(part, "config.json"):
             spec = fitting_spec(folder.path, folder.config, shapes, spec_of)
@@ -186,20 +183,6 @@ class Examination:
             fitting = f"{len(network.keys)} keys and shapes as expected"
             text = f"{len(faults)} differences" if faults else fitting
             self._add(part, "keys", text, FAULT if faults else OK, faults)
-
-    def _compare_positions(self, spec: TransformerSpec, together: Together) -> None:
-        grid, needed = together.grid, together.grid.slots(together.grid.tokens)
-        ends = f" and {grid.rows} row ends" if needed > grid.tokens else ""
-        room = spec.max_positions - needed
-        text = f"{grid.tokens:,} image tokens{ends} of {spec.max_positions:,} positions"
-        if fits := together.shortest <= room:
-            text += f": prompts of up to {room:,} tokens"
-        else:
-            text += f" leave {room:,} for prompts, of which the shortest has {together.shortest:,}"
-        batch, rows = self.settings.batch_size, self.settings.sampling.guidance
-        token = KVCache(spec, CacheShape(batch, rows, 1), DTYPES[self.settings.dtype], META_DEVICE)
-        text += f"; keys and values: {size(token.nbytes)} a token"
-        self._add("target", "sequence", text, OK if fits else FAULT)
 
     def _look_at_drafter(self, target: TransformerSpec | None) -> None:
         """Look at the drafter's network; a missing default drafter is a note."""

@@ -60,7 +60,7 @@ def test_older_entries_mean_the_same(name, change, folder, originals) -> None:
 
 REPORTS = {
     "tiny": {
-        ("target", "stored"): "40,864 parameters: F32 (29 tensors)",
+        ("target", "weights"): "40,864 parameters: F32 (29 tensors)",
         ("target", "config.json"): "2 layers, hidden 32, 2 heads",
         ("text tokenizer", "files"): "image codes 4 to 27",
         ("image tokenizer", "files"): "24 codes, 8 x 8 pixels",

@@ -48,7 +48,7 @@ JUNK = (b"", b"not found\n" * 100, NO_KEY, b"PK\x03\x04" + b"x" * 100)
 HEADERS = (b"\xff" * 100, b"\x02\0\0\0\0\0\0\0[]", b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}')
 CONFIG, SINGLE = "config.json", "model.safetensors"
 TEXT, IMAGES = "text tokenizer", "image tokenizer"
-SEQUENCE = ("target", "sequence")  # the row about the positions
+TOGETHER = ("parts", "together")
 Fault = tuple[Damage, str]  # and what both commands say of it
 
 
@@ -308,7 +308,7 @@ def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
         ("96", {}, None, ""),
         ("192", {}, ("parts", "together"), "no token for a side of 192 pixels, '<reserved08806>'"),
         ("128", {"positions": 60}, ("parts", "together"), "max_position_embeddings is 60"),
-        ("96", {"positions": 60}, SEQUENCE, "6 row ends of 60 positions leave 18 for prompts"),
+        ("96", {"positions": 60}, TOGETHER, "6 row ends of 60 positions and leaves 18 for prompts"),
         ("64", {"words": ()}, ("text tokenizer", "files"), "<reserved08799>"),  # at row ends
     ],
 )
@@ -407,8 +407,8 @@ def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
     text = longest(session)
     room = session.target.length(text)
     path = session.settings.model_path
-    line = rows(inspected(capsys, path, *flags_of(session))[1])[SEQUENCE]
-    assert line["state"] != "FAULT" and f": prompts of up to {room} tokens; " in line["text"]
+    line = rows(inspected(capsys, path, *flags_of(session))[1])[TOGETHER]
+    assert line["state"] != "FAULT" and f": prompts of up to {room} tokens" in line["text"]
     ends = session.target.grid.row_end is not None
     assert (" row ends of " in line["text"]) is ends
     message = rf"the prompt has {room + 1} tokens .* takes {room}: 'aaaa"
@@ -431,7 +431,7 @@ def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsy
         wrong, fits = faults(report), positions == image + shortest
         assert code == (not fits) and len(wrong) == code
         if image < positions < image + shortest:
-            assert f"the shortest has {shortest}" in wrong[SEQUENCE]["text"]
+            assert f"the shortest has {shortest}" in wrong[TOGETHER]["text"]
         elif not fits:
             (row,) = wrong.values()
             assert f"max_position_embeddings is {image}" in row["text"]
