@@ -173,7 +173,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (tensors(**{QUERY_NORM: torch.ones(2)}), "unexpected key .*q_norm"),
         (
             lambda folder: write_vq(folder.parent / "vq_ds16_t2i.pt", small_janus(25, 4)),
-            r"--vq_path .*vq_ds16_t2i\.pt has 25, .*config\.json has vocab_size 24",
+            r"--vq_path: .*vq_ds16_t2i\.pt has 25, .*config\.json has vocab_size 24",
         ),
         (gone(T5), r"--text_encoder_path: .*flan-t5-xl' is neither a folder nor a hub id"),
         (gone(f"{T5}/config.json"), r"missing file: .*flan-t5-xl/config\.json"),
