@@ -11,7 +11,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/installed
-	PY=$(PY) bash scripts/demo.sh
+	$(PY) -m scripts.demo
 
 lint: $(VENV)/installed
 	$(PY) -m ruff check .

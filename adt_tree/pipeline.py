@@ -28,14 +28,13 @@ from adt_tree.sources import (
     python_names,
     source_values,
     with_options,
-    with_tuned,
 )
 from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
 from configs.fields import Values, flags_in, mismatch, refuse, spelled
 from configs.methods import MethodSettings
 from configs.model import EngineSettings, SamplingSettings
-from configs.recipes import TUNED, listed_method, method_flags, overridden
+from configs.recipes import listed_method, method_flags, overridden
 from configs.targets import TARGETS
 from eval.bench.bench import Bench
 from eval.bench.measurements import Measurements
@@ -89,8 +88,8 @@ class Pipeline:
             source: a folder, owner/name on the Hugging Face hub, a recipe's .yaml file, or the name
                 of a model, such as tiny or anole.
             method: ar (plain decoding), static, eagle2, adt (default), jacobi (default of a model
-                without a drafter), recall, block, eagle_recall; tuned: what `adt-tree tune` found
-                for the model.
+                without a drafter), recall, block, eagle_recall; auto: what `adt-tree tune` found
+                for this model, settings and machine, and the default if it did.
             torch_dtype: torch.float32 (default on a CPU), torch.bfloat16 (default on a GPU) or
                 torch.float64.
             device: where it computes; by default on a GPU if there is one.
@@ -107,9 +106,7 @@ class Pipeline:
             check_names(named, [*SETTINGS, *ALIASES, "progress_bar"], "from_pretrained")
             given = as_flags(named)
             recipe = source_values(source, given)
-            if given.get("method") == TUNED:
-                recipe, given = with_tuned(recipe, given)
-            recipe = with_usual_method(recipe, given, _remark)
+            recipe, given = with_usual_method(recipe, given, _remark)
             # a drafter, or the model for another device, may be read much later
             pipe = cls(absolute(recipe), absolute(given))
         pipe.set_progress_bar_config(disable=not progress_bar)

@@ -24,9 +24,8 @@ from configs.fields import (
     settings_dict,
 )
 from configs.gone import GONE_FLAGS
-from configs.methods import MethodSettings
 from configs.model import EngineSettings, SamplingSettings
-from configs.recipes import TUNED, Known, overridden, read_recipe
+from configs.recipes import Known, read_recipe
 from configs.schema import RunSettings
 from configs.targets import ROOT, TARGETS, model_defaults
 from decoding.images import Job
@@ -39,7 +38,6 @@ from models.target import TargetModel
 from runs.drawing import image_jobs
 from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples
-from runs.tuned import PLACE, tuned_recipe
 
 # Names in Python's libraries -> flags.
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
@@ -162,18 +160,6 @@ def absolute(values: Values) -> Values:
     paths = {name: os.path.expanduser(path) for name, path in named.items()}
     here = {name: os.path.abspath(path) for name, path in paths.items() if os.path.exists(path)}
     return values | here
-
-
-def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
-    """Return the values for method="tuned": the recipe that `tune` wrote beside the model."""
-    others = {name: value for name, value in given.items() if name != "method"}
-    files = {name: value for name, value in (recipe | others).items() if name != "drafter_path"}
-    settings = EngineSettings.of(files, method=MethodSettings("ar"))
-    path = tuned_recipe(settings)
-    if path is None:
-        writer = f"`python main.py tune --model {settings.model}`"
-        refuse("method", TUNED, f"only after {writer}, which writes into {PLACE}")
-    return overridden(recipe, read_recipe(str(path), _RECIPES)), others
 
 
 def _model_in(path: str) -> str:

@@ -7,7 +7,14 @@ from commands import Command
 from configs.benchmark import BenchmarkSettings, MethodsFlags, Sweep, entries_of, read_sweep
 from configs.fields import Values, refuse
 from configs.methods import MethodSettings, applicable
-from configs.recipes import RecipeFlags, composed, listed_method, method_flags, recipe_of
+from configs.recipes import (
+    RecipeFlags,
+    composed,
+    listed_method,
+    method_flags,
+    of_batch,
+    recipe_of,
+)
 from configs.schema import RunSettings
 from runs.opening import look_at, tell_foreign_numbers
 from runs.prompts import prompt_items
@@ -19,6 +26,7 @@ _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     """Return the settings of the command; method flags go to all methods that have them."""
     recipe, given = COMMAND.read(texts)
+    recipe = of_batch(recipe, given)
     values = recipe | given
     sweep = _sweep(values, given)
     listed = _method_list(given) or _method_list(recipe) or _DEFAULT_METHODS

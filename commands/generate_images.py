@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 
 from commands import Command
-from configs.recipes import RecipeFlags, composed
-from configs.schema import RunSettings
+from configs.recipes import TUNED, RecipeFlags, composed
+from configs.schema import PromptSettings, RunSettings
 from runs.opening import look_at, tell, with_usual_method
+from runs.prompts import prompt_items
 
 
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of the command; a SettingsError also for missing folders."""
-    recipe, given = COMMAND.read(texts)
-    values = composed(with_usual_method(recipe, given), given)
+    recipe, given = with_usual_method(*COMMAND.read(texts))
+    if TUNED in recipe and "batch_size" not in given:  # or a few images would fill no batch
+        images = len(prompt_items(PromptSettings.of(recipe | given)))
+        given |= {"batch_size": min(images, recipe["batch_size"])}
+    values = composed(recipe, given)
     settings = RunSettings.of(values)
     look_at(settings.engine)
     tell(values, settings.engine)

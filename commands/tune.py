@@ -38,11 +38,11 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
 
 COMMAND = Command(
     "tune",
-    "find the fastest lossless method for your model on your machine; writes a recipe",
+    "find the fastest lossless method and batch size for your model and machine; writes a recipe",
     (TuneSettings, RecipeFlags),
     tune_settings,
     "eval.bench.tune:run_tune",
     "eval.bench.tune:plan_tune",
-    without=("overwrite", "trace", "output_dir", *flags_in(MethodSettings)),
+    without=("overwrite", "trace", "output_dir", "batch_size", *flags_in(MethodSettings)),
     resumes=True,
 )

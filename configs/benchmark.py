@@ -177,11 +177,22 @@ class TuneSettings(Settings, group="Tuning"):
     methods: str | None = setting(
         "methods to try, by commas: name[:flag=value...]", shown="lossless methods at several sizes"
     )
+    batch_sizes: str | None = setting(
+        "numbers of images at once to try, by commas",
+        pattern=r"[1-9][0-9]{0,2}(,[1-9][0-9]{0,2})*",
+        wanted="different whole numbers from 1 to 999, by commas, such as 1,4,16",
+        shown="1, 2, 4, ... as long as they fit into memory and give more images per hour",
+    )
     output: str | None = setting(
         "file of the result", path=True, shown="outputs/tuned/<model and settings>.yaml"
     )
     run: RunSettings = part(RunSettings)
     tried: tuple[MethodSettings, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes that were asked for, ascending; none if memory decides."""
+        return tuple(sorted({int(size) for size in (self.batch_sizes or "").split(",") if size}))
 
     @property
     def bench(self) -> BenchmarkSettings:

@@ -4,7 +4,7 @@ A new method is an entry and a module that builds its tree policy and its drafte
 `register_method` adds one from outside the checkout.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -31,6 +31,7 @@ from configs.rules import (
     rules_help,
 )
 
+AUTO = "auto"  # the method that `tune` found
 OF_YOUR_OWN = "If it is one of your own, import its module first; commands do with --plugin MODULE."
 # The trees of --method static: `path:n` gives the node of that rank path n children, of ranks 0 to
 # n - 1; sizes and shapes as published.
@@ -208,11 +209,11 @@ class MethodSettings(Settings, group="Method"):
     """How images are decoded. Settings that do not apply to `method` are None."""
 
     method: str = setting(
-        "decoding method; ar = plain decoding, the others draft",
+        "decoding method; ar = plain decoding, the others draft; auto = the one that tune found",
         "adt",
-        choices=METHODS,  # not a copy, since a plugin may add to it
+        choices=ChainMap(METHODS, {AUTO: None}),  # no copy, since a plugin may add to METHODS
         advice=OF_YOUR_OWN,
-        shown="adt; of extract_tokens jacobi, which needs no drafter",
+        shown="auto where tune has been run, else adt; without a drafter jacobi",
     )
     proposal: str | None = setting(
         "how draft tokens are chosen", choices=PROPOSALS, shown=usual("proposal")
@@ -255,6 +256,8 @@ class MethodSettings(Settings, group="Method"):
             parse(flags[flag], flag, values.get(flag, flags[flag].default))
             for flag in ("method", "verifier")
         )
+        if method == AUTO:
+            refuse("method", AUTO, one_of(METHODS), "Only generate_images and Python have auto.")
         rule = RULES[verifier]
         fitting = {*applicable(values), "verifier", *rule.flags}  # `settle` refuses the rule
         for flag in flags_in(cls):

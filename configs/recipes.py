@@ -134,8 +134,7 @@ def read_recipe(path: str, known: Known) -> Values:
     texts = read_yaml(path, "config")
     tuned = {TUNED: texts.pop(TUNED)} if TUNED in texts else {}
     for found in tuned.values():  # what is read of it
-        parts = found if isinstance(found, dict) else {}
-        if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
+        if not _is_tuned(found):
             raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
     for name, text in texts.items():
         check_flag(name, known, f"--config {path}")
@@ -145,6 +144,37 @@ def read_recipe(path: str, known: Known) -> Values:
     if Path(in_checkout(path)).resolve().is_relative_to(ROOT):
         values |= _in_checkout(values)
     return values | tuned
+
+
+def _is_tuned(found: object) -> bool:
+    """Return whether a value has what is read of the part that `tune` writes about its work."""
+    if not isinstance(found, dict) or not isinstance(found.get("conditions"), dict):
+        return False
+    batches = found.get("batches")
+    sizes = [one.get("batch_size", "") for one in batches] if isinstance(batches, list) else []
+    return bool(sizes) and all(map(str.isdecimal, sizes))
+
+
+def of_batch(recipe: Values, given: Values) -> Values:
+    """Return a recipe that `tune` wrote with the method of another batch size, if one is given."""
+    images = given.get("batch_size")
+    if TUNED not in recipe or images in (None, recipe.get("batch_size")):
+        return recipe
+    return without(recipe, method_flags()) | tuned_method(recipe[TUNED], images)[1]
+
+
+def tuned_method(tuned: Mapping[str, Any], images: int) -> tuple[int, Values]:
+    """Return a batch size that was measured, and the flags of the method that is fastest with it.
+
+    It is the one asked for, or else the next smaller one, or the smallest.
+
+    tuned: the part of a recipe that says how it was tuned.
+    """
+    flags, batches = method_flags(), {int(one["batch_size"]): one for one in tuned["batches"]}
+    size = max((size for size in batches if size <= images), default=min(batches))
+    best = batches[size]
+    values = {name: parse(flags[name], name, text) for name, text in best.items() if name in flags}
+    return size, values
 
 
 def _file_flags() -> tuple[str, ...]:
@@ -161,8 +191,12 @@ def _in_checkout(values: Values) -> Values:
 def overridden(recipe: Values, given: Values) -> Values:
     """Return the values of a recipe and of what wins over it: a later recipe, or a command line.
 
-    Another method or rule leaves out what the recipe sets for its own.
+    Another method or rule leaves out what the recipe sets for its own. With another batch size, a
+    recipe of `tune` has another method; with a flag of a method it is no longer one of `tune`.
     """
+    if not method_flags().keys().isdisjoint(given):
+        recipe = without(recipe, [TUNED])
+    recipe = of_batch(recipe, given)
     values = recipe | given
     if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
         recipe = without(recipe, method_flags().keys() - applicable(values))

@@ -23,6 +23,7 @@ class Measurement:
     calls: dict[str, int]  # likewise
     # of all threads of the process, for each call of `measure`: one image or batch
     cpu_seconds: tuple[float, ...]
+    first_seconds: tuple[float, ...]  # likewise, until its first image was there
 
     @property
     def seconds_per_image(self) -> float:
@@ -69,12 +70,14 @@ def measure(
     engine: Engine, jobs: list[Job], clock: Callable[[], float] = time.process_time
 ) -> Measurement:
     """Decode all jobs once; the images come back in the order of the jobs."""
-    started = clock()
-    images = {image.job: image for step in engine.generate(jobs) for image in step.finished}
+    started, began, ends = clock(), time.perf_counter(), list[float]()
+    images = {}
+    for step in engine.generate(jobs):
+        images |= {image.job: image for image in step.finished}
+        ends += [time.perf_counter() - began] * len(step.finished)
     watch, spent = engine.watch, clock() - started
-    return Measurement(
-        [images[job] for job in jobs], dict(watch.seconds), dict(watch.calls), (spent,)
-    )
+    parts = dict(watch.seconds), dict(watch.calls), (spent,), (ends[0],)
+    return Measurement([images[job] for job in jobs], *parts)
 
 
 def warm_up(engine: Engine, jobs: list[Job], images: int = 1) -> None:
@@ -94,8 +97,11 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
     for run in runs:
         seconds.update(run.seconds)
         calls.update(run.calls)
-    spent = tuple(one for run in runs for one in run.cpu_seconds)
-    return Measurement(images, dict(seconds), dict(calls), spent)
+    spent, first = (
+        tuple(one for run in runs for one in getattr(run, name))
+        for name in ("cpu_seconds", "first_seconds")
+    )
+    return Measurement(images, dict(seconds), dict(calls), spent, first)
 
 
 def busy_share(runs: Sequence[Measurement]) -> float:

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from configs.fields import Values
-from configs.methods import MethodSettings, applicable
+from configs.fields import Values, refuse
+from configs.methods import AUTO, MethodSettings, applicable
 from configs.model import EngineSettings
-from configs.recipes import TUNED, composed, method_flags
+from configs.recipes import composed, method_flags, without
 from configs.targets import ROOT, TARGETS, model_place
 from models.files.folders import check_files, comes_without_drafter
-from runs.tuned import warn_of_conditions
+from runs.tuned import PLACE, Tuned, tuned_recipe, warn_of_conditions
 from support.output import remark
+from support.wording import first_of
 
 UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
 
@@ -44,22 +45,46 @@ def check_device(device: str) -> None:
         pick_device(device)
 
 
-def with_usual_method(recipe: Values, given: Values, say: Callable[[str], None] = remark) -> Values:
-    """Return a recipe's values; a model without a drafter gets a method that needs none, said.
+def with_usual_method(
+    recipe: Values, given: Values, say: Callable[[str], None] = remark
+) -> tuple[Values, Values]:
+    """Return the values of a recipe and of what wins over it, with a method where none is named.
 
-    A method or a drafter that is named, and flags that only a drafted method has, leave the default
-    method.
+    That is what `tune` found for the model under the same conditions; or else the default, of a
+    model without a drafter one that needs none. `say` gets what is chosen and why.
+
+    Raises:
+        SettingsError: the method is auto, and `tune` has not been run under these conditions.
     """
     values = recipe | given
+    asked = values.get("method") == AUTO
+    if asked or method_flags().keys().isdisjoint(values):
+        recipe, given = (without(one, ["method"]) for one in (recipe, given))
+        found = tuned_recipe(recipe | given)
+        if found is not None and not found.apart:
+            say(f"--method {found.method['method']}: {found.why}; --method NAME takes another")
+            return recipe | found.method, given
+        if asked:
+            refuse("method", AUTO, *_advice(found))
+        if found is not None:
+            say(f"{found.path} is not used: it was tuned for {first_of(found.apart)}")
     drafted = method_flags().keys() - applicable({"method": UNDRAFTED})
     if not values.keys().isdisjoint({"method", *drafted}) or not lacks_drafter(values):
-        return recipe
+        return recipe, given
     path = model_place(values.get("model", "tiny"), values.get("model_path"))
     say(
         f"--method {UNDRAFTED}: chosen, which needs no drafter, because none comes with "
         f"--model_path {path}; --drafter_path names one, --method another method"
     )
-    return recipe | {"method": UNDRAFTED}
+    return recipe | {"method": UNDRAFTED}, given
+
+
+def _advice(found: Tuned | None) -> tuple[str, str]:
+    """Return when --method auto works, and why it does not."""
+    why = "`python main.py tune` finds the fastest method and writes it there."
+    if found is not None:
+        why = f"{found.path} is for other conditions ({first_of(found.apart)}). {why}"
+    return f"only with a recipe of `tune` for this model, machine and settings in {PLACE}", why
 
 
 def lacks_drafter(values: Values) -> bool:
@@ -71,8 +96,7 @@ def lacks_drafter(values: Values) -> bool:
 def tell(values: Values, settings: EngineSettings) -> None:
     """Say what is tuned for another model, or under other conditions; values: of the settings."""
     tell_foreign_numbers(settings.model_path, settings.method)
-    if TUNED in values:
-        warn_of_conditions(values[TUNED], settings)
+    warn_of_conditions(values, settings)
 
 
 def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:

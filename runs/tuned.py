@@ -1,22 +1,25 @@
 """The recipe that `tune` writes: the fastest method, and all settings under which it is that.
 
-Under `tuned` is what a reader may want to know: date, revision, the conditions under which the
-method won, and the table of all methods.
+Under `tuned` are date, revision, the conditions under which the method won, the fastest method of
+every batch size, and the table of all methods.
 """
 
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from configs.fields import Values, flags_in, settings_dict
+from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from configs.recipes import TUNED, Known, method_flags, read_recipe
+from configs.recipes import TUNED, Known, composed, method_flags, read_recipe, tuned_method, without
 from configs.schema import RunSettings
 from support.output import remark
+from support.progress import plural
 from support.provenance import revision
 from support.wording import differences, first_of
 
@@ -26,7 +29,7 @@ _FIRST = "# The fastest lossless method of a model on a machine; `python main.py
 
 
 def tuned_place(settings: EngineSettings, download: bool = True) -> Path:
-    """Return the recipe of a model under some conditions, whatever the method.
+    """Return the recipe of a model under some conditions, whatever the method and the batch size.
 
     download: whether the snapshot of a hub id may be fetched; a SettingsError without it.
     """
@@ -37,36 +40,61 @@ def tuned_place(settings: EngineSettings, download: bool = True) -> Path:
             settings.quantize or settings.dtype,
             f"T{sampling.temperature:g}",
             f"cfg{sampling.cfg:g}",
-            f"batch{settings.batch_size}",
         ]
     )
-    text = repr(sorted(_without_method(settings, download).items()))
+    text = repr(sorted(_shared(_conditions(settings, download)).items()))
     return PLACE / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
 
 
-def tuned_recipe(settings: EngineSettings) -> Path | None:
-    """Return the recipe of a model whose conditions are the most like those of settings."""
-    here, differing = _without_method(settings), {}
-    known = Known("generate_images", flags_in(RunSettings))
+@dataclass(frozen=True)
+class Tuned:
+    """A recipe that `tune` wrote, and what it says for a run."""
+
+    path: Path
+    method: Values  # the flags of the fastest method
+    images: int  # at once, that it is the fastest for
+    apart: list[str]  # what differs from the conditions of the run
+
+    @property
+    def why(self) -> str:
+        """Why its method is taken."""
+        return f"the fastest here for {plural(self.images, 'image')} at once, by {self.path}"
+
+
+def tuned_recipe(values: Values) -> Tuned | None:
+    """Return the recipe of a model whose conditions are the most like those of a run.
+
+    None if `tune` has written none for the model. values: of the run, by flag, without a method.
+    """
+    known, found = Known("generate_images", flags_in(RunSettings)), []
     for path in sorted(PLACE.glob("*.yaml")):
-        there = read_recipe(str(path), known).get(TUNED, {}).get("conditions", {})
-        if there.get("model_path") == here["model_path"]:
-            differing[path] = sum(there.get(name) != value for name, value in here.items())
-    return min(differing, key=differing.get, default=None)
+        if (tuned := read_recipe(str(path), known).get(TUNED)) is None:
+            continue
+        images, flags = tuned_method(tuned, values.get("batch_size", 1))
+        method = MethodSettings.of(flags)
+        settings = EngineSettings.of(composed(values, {}, method), method=method)
+        there = tuned["conditions"].get("model_path")
+        if there == _conditions(settings)["model_path"]:
+            found.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
+    return min(found, key=lambda one: len(one.apart), default=None)
 
 
 def recipe_text(
-    settings: EngineSettings, given: Mapping[str, Any], tuned: Mapping[str, Any]
+    settings: EngineSettings,
+    method: MethodSettings,
+    given: Mapping[str, Any],
+    tuned: Mapping[str, Any],
 ) -> str:
     """Return the text of the file.
 
-    settings: of a run by the method. given: the conditions of its measurements. tuned: what else is
-    to be said under `tuned`.
+    settings: of a run; they name the drafter if a method needs it. method: the fastest. given: the
+    conditions of the measurements. tuned: what else is to be said under `tuned`.
     """
     usual = EngineSettings(model=settings.model, sampling=settings.sampling, method=settings.method)
     flags = (flags_in(EngineSettings) | method_flags()).keys() - set(_ELSEWHERE)
+    values = without(settings_dict(settings), method_flags()) | settings_dict(method)
     content: Values = {}
-    for name, value in settings_dict(settings).items():
+    for name, value in values.items():
         if name not in flags or value is None:
             continue
         if name.endswith("_path"):  # files at their default places are left out
@@ -74,9 +102,19 @@ def recipe_text(
                 continue
             value = str(Path(value).absolute()) if Path(value).exists() else value
         content[name] = value
-    how = {"method": settings.method.method, "revision": revision() or "unknown"}
-    content[TUNED] = {**how, "conditions": _texts(given), **tuned}
+    how = {"revision": revision() or "unknown", "conditions": _shared(_texts(given))}
+    content[TUNED] = {**how, **tuned}
     return _FIRST + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def conditions_apart(tuned: Mapping[str, Any], settings: EngineSettings) -> list[str]:
+    """Return what differs between the conditions that a method was tuned under and is used in.
+
+    tuned: the part of the recipe that says how it was tuned.
+    """
+    here, there = _shared(_conditions(settings)), tuned["conditions"]
+    both = here.keys() & there.keys()
+    return differences(*({name: texts[name] for name in both} for texts in (there, here)))
 
 
 def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
@@ -84,29 +122,33 @@ def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
 
     values: of the settings, by flag; of a recipe that `tune` wrote they say how it was tuned.
     """
-    tuned = values.get(TUNED)
-    if tuned is None or tuned["method"] != settings.method.method:
+    if (tuned := values.get(TUNED)) is None:
         return
-    from runs.conditions import conditions  # imports torch, which most commands need later
-
-    here, there = _texts(conditions(settings)), tuned["conditions"]
-    both = here.keys() & there.keys()
-    here, there = ({name: texts[name] for name in both} for texts in (here, there))
-    if apart := differences(there, here):
+    images, flags = tuned_method(tuned, settings.batch_size)
+    if flags["method"] != settings.method.method:
+        return
+    apart = conditions_apart(tuned, settings)
+    if images != settings.batch_size:
+        apart.append(f"--batch_size: {images} there, {settings.batch_size} now")
+    if apart:
         remark(
             f"--method {settings.method.method}: tuned under other conditions "
             f"({first_of(apart)}); `python main.py tune` finds the fastest method under these"
         )
 
 
-def _without_method(settings: EngineSettings, download: bool = True) -> dict[str, str]:
-    """Return the conditions that all methods share."""
-    from runs.conditions import conditions
+def _conditions(settings: EngineSettings, download: bool = True) -> dict[str, str]:
+    """Return conditions as texts, since a recipe's values are read as texts."""
+    from runs.conditions import conditions  # imports torch, which most commands need later
 
-    given = _texts(conditions(settings, download))
-    return {name: text for name, text in given.items() if name not in method_flags()}
+    return _texts(conditions(settings, download))
+
+
+def _shared(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the conditions that methods and batch sizes have in common."""
+    apart = {*method_flags(), "batch_size"}
+    return {name: text for name, text in given.items() if name not in apart}
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return conditions as texts, since a recipe's values are read as texts."""
     return {name: "none" if value is None else str(value) for name, value in given.items()}

@@ -1,5 +1,7 @@
 """--device: which processor runs the networks."""
 
+import os
+
 import torch
 
 from configs.fields import refuse
@@ -22,6 +24,13 @@ def pick_device(name: str) -> torch.device:
             refuse("device", name, "auto or cpu", f"PyTorch found {gpus} on this machine.")
         torch.cuda.set_device(device)  # streams and events of the timings are the current device's
     return device
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return how much memory a GPU has, or the machine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def machine_name(device: torch.device) -> str:

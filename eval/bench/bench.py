@@ -127,12 +127,15 @@ class Bench:
         comparison = self.comparison(method, first, baseline[0])
         return settings_dict(method) | {
             # figures that do not depend on the machine
+            "batch_size": session.settings.batch_size,
             "temperature": session.settings.sampling.temperature,
             "tau": first.tau,
             **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
             "lossless": method.lossless,
             "seconds_per_image": seconds,
             "tokens_per_second": session.target.grid.tokens / seconds,
+            "images_per_hour": 3600 / seconds,
+            "seconds_to_first_image": median(s for one in repeats for s in one.first_seconds),
             **parts_of(repeats),
             **speed_figures(repeats, baseline, session.target.device.type == "cpu"),
             "images": comparison.images,

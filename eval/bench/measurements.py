@@ -116,8 +116,8 @@ class Measurements:
                 FinishedImage(**image | {"job": job, "codes": torch.tensor(image["codes"])})
                 for job, image in zip(jobs, line["images"], strict=True)
             ]
-            parts = line["seconds"], line["calls"], tuple(line["cpu_seconds"])
-            return Measurement(images, *parts)
+            spent, first = tuple(line["cpu_seconds"]), tuple(line["first_seconds"])
+            return Measurement(images, line["seconds"], line["calls"], spent, first)
         except (KeyError, TypeError, ValueError) as error:
             got, advice = f"a damaged line ({error!r})", "Delete the file to start again."
             expected = "lines that this program wrote"

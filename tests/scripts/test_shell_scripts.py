@@ -1,15 +1,11 @@
 """The shell scripts: they parse, and all of them choose the interpreter in the same way."""
 
-import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from browser import only_in_all
-from program import read_words
-from ran import ran, without_progress
+from ran import ran
 
-from commands.tune import tune_settings
 from configs.recipes import listed_method
 from configs.schema import ROOT
 from support.script import run_script
@@ -40,30 +36,6 @@ def test_the_interpreter_is_the_checkouts_own_unless_named(tmp_path: Path, monke
     own.chmod(0o755)
     assert chosen() == ".venv/bin/python"
     assert chosen(PY="python3.12") == "python3.12"
-
-
-SCRIPT = ROOT / "scripts/demo.sh"
-
-
-def test_its_methods_are_exact_and_its_trials_take_at_most_twenty_seconds() -> None:
-    text = SCRIPT.read_text(encoding="utf-8").replace("\\\n", " ")
-    words = next(line for line in text.splitlines() if " main.py tune " in line).split()[3:]
-    prompts = {"$PROMPTS": "a cat", '"$OUT/tuned.yaml"': "tuned.yaml"}
-    texts = read_words("tune", [prompts.get(word, word) for word in words])
-    settings = tune_settings(texts)
-    assert len(settings.tried) == 4 and 60 * settings.minutes <= 20
-
-
-@only_in_all
-def test_it_draws_and_says_what_to_do_next(tmp_path: Path) -> None:
-    done = ran(["bash", SCRIPT], PY=sys.executable, OUT=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "report" / "report.html").is_file() and (tmp_path / "tuned.yaml").is_file()
-    lines = done.stdout.splitlines()
-    assert lines[-1].startswith(f"Next: open {tmp_path}/report/report.html")
-    assert sum(line.startswith("| ") for line in lines) >= 2 + 1, "a table that begins with ar"
-    assert any("lain decoding" in line and not line.startswith("|") for line in lines)
-    assert without_progress(done.stderr).strip() == ""
 
 
 CELLS = 2 * 2 * 3 * 2  # types, guidance scales, filters, batches

@@ -133,7 +133,8 @@ def test_a_median_of_speed_ups_is_held_against_the_median_of_tau() -> None:
     def measured(taus: list[int], seconds_per_round: float) -> list[Measurement]:
         pairs = zip(JOBS, taus, strict=True)
         images = [image(job, 12 / tau * seconds_per_round, tau) for job, tau in pairs]
-        return [Measurement(images, {}, {}, tuple(one.seconds for one in images))]
+        times = tuple(one.seconds for one in images)
+        return [Measurement(images, {}, {}, times, times)]
 
     taus = [4] * 5 + [1] * 3
     plain, drafted = measured([1] * 8, 1.0), measured(taus, 1.05)

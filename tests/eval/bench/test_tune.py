@@ -5,6 +5,7 @@ import json
 import re
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ from commands.benchmark import benchmark_settings
 from commands.generate_images import run_settings
 from commands.inspect import inspect_settings
 from commands.tune import tune_settings
+from configs.benchmark import TuneSettings
 from configs.fields import SettingsError, settings_dict
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
@@ -27,8 +29,9 @@ from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
 from eval.bench.bench import Bench
+from eval.bench.contest import MOST_TURNS, Contest, fastest, finalists, verdict
 from eval.bench.measurements import Measurements
-from eval.bench.tune import MOST_TURNS, Contest, fastest, finalists, verdict
+from eval.bench.tune import Batch, Search, busiest
 from runs.measure import BASELINE
 from runs.session import open_session
 from support.durable import claim
@@ -194,7 +197,7 @@ def tune(checkpoint, tmp_path):
     def run(**flags: object) -> int:
         given = {"model_path": checkpoint, "prompt": tmp_path / "prompts.txt", "device": "cpu"}
         given |= {"output": tmp_path / "tuned.yaml", "methods": "jacobi:window=2,adt"}
-        given |= {"minutes": 0.1, "dtype": "fp64"} | flags
+        given |= {"minutes": 0.1, "dtype": "fp64", "batch_sizes": 1} | flags
         named = {name: value for name, value in given.items() if value is not None}
         return main.main(["tune", *(f"--{name}={value}" for name, value in named.items())])
 
@@ -211,12 +214,14 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
     assert tune(output=path) == 0
     lines = capsys.readouterr().out.splitlines()
     head, *body = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    assert head[:4] == ["method", "nodes", "tau", "seconds per image"] and len(body) == 4
-    assert [cells[0] for cells in body[1:]] == ["ar (plain decoding)", "jacobi, window=2", "adt"]
-    assert all(re.fullmatch(r"(\d+)/\1", cells[5]) for cells in body[1:]), "the images of ar"
+    assert head[:5] == ["at once", "method", "nodes", "tau", "seconds per image"]
+    methods, (best, _, fastest_one) = body[1:4], body[4:]
+    assert [cells[1] for cells in methods] == ["ar (plain decoding)", "jacobi, window=2", "adt"]
+    assert all(re.fullmatch(r"(\d+)/\1", cells[6]) for cells in methods), "the images of ar"
+    assert best[:3] == ["at once", "fastest", "images per hour"] and fastest_one[0] == "1"
     content = yaml.safe_load(path.read_text())
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
-    assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
+    assert [one["method"] for one in content["tuned"]["table"]] == [c[1] for c in methods]
     assert f"Use it: --config '{path}'; in Python " in lines[-1]
     settings = settings_of(path)
     assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
@@ -284,28 +289,136 @@ def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
 
 
 def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
-    tune, checkpoint, tmp_path, monkeypatch
+    tune, checkpoint, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (model := tmp_path / "model").symlink_to(checkpoint)
     options = {"device": "cpu", "model": "anole"}
-    with pytest.raises(SettingsError, match="method: 'tuned' works only after"):
-        Pipeline.from_pretrained(model, method="tuned", **options)
+    with pytest.raises(SettingsError, match="method: 'auto' works only with a recipe of `tune`"):
+        Pipeline.from_pretrained(model, method="auto", **options)
     given = {"model_path": model, "model": "anole", "output": None, "minutes": 0.02}
     assert tune(**given, temperature=0.5, cfg=2.0, top_k=7, dtype="bf16") == 0
     (first,) = Path("outputs/tuned").glob("*.yaml")
-    assert re.fullmatch(r"[\w-]+-model_bf16_T0.5_cfg2_batch1_[0-9a-f]{8}", first.stem)
+    assert re.fullmatch(r"[\w-]+-model_bf16_T0.5_cfg2_[0-9a-f]{8}", first.stem)
     content = first.read_text()
     assert tune(**given) == 0 and first.read_text() == content
     assert len([*Path("outputs/tuned").glob("*.yaml")]) == 2
-    for found in (
-        Pipeline.from_pretrained(first),
-        Pipeline.from_pretrained(model, method="tuned", temperature=0.5, cfg=2.0, **options),
+    method = yaml.safe_load(content)["method"]
+    whole = Pipeline.from_pretrained(first).settings
+    assert (whole.dtype, whole.sampling.top_k, whole.sampling.cfg) == ("bf16", 7, 2.0)
+    same = {"temperature": 0.5, "cfg": 2.0, "top_k": 7, "dtype": "bf16"} | options
+    for named in ({"method": "auto"}, {}):
+        remark.cache_clear()
+        assert Pipeline.from_pretrained(model, **named, **same).method == whole.method.method
+        taken = f"method {method}: the fastest here for 1 image at once, by {first}; "
+        assert taken in capsys.readouterr().err
+    with pytest.raises(SettingsError, match="other conditions .*top_k: 7 there, 8 now"):
+        Pipeline.from_pretrained(model, method="auto", **same | {"top_k": 8})
+    remark.cache_clear()
+    assert Pipeline.from_pretrained(model, **same | {"top_k": 8}).method == "adt"
+    assert f"{first} is not used: " in capsys.readouterr().err
+    assert Pipeline.from_pretrained(model, method="recall", **same).method == "recall"
+    with pytest.raises(
+        SettingsError, match="method: .* with `tune`|Only generate_images and Python"
     ):
-        settings = found.settings
-        assert settings.method.method == yaml.safe_load(content)["method"]
-        assert (settings.dtype, settings.sampling.top_k, settings.sampling.cfg) == ("bf16", 7, 2.0)
-    assert Pipeline.from_pretrained(model, method="tuned", **options).settings.dtype == "fp64"
+        MethodSettings.of(method="auto")
+
+
+def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
+    assert tune(batch_sizes="1,2", methods="jacobi:window=2") == 0
+    tuned = yaml.safe_load((path := tmp_path / "tuned.yaml").read_text())["tuned"]
+    assert [(one["batch_size"], one["window"]) for one in tuned["batches"]] == [(1, 2), (2, 2)]
+    assert all(one["images_per_hour"] > 0 for one in tuned["batches"])
+    measured = tmp_path / "tuned.measurements.jsonl"
+    sizes = [len(line["images"]) for line in read_lines(measured)]
+    assert {*sizes} == {1, 2} and sizes == sorted(sizes)
+    assert tune(batch_sizes="2,1", methods="jacobi:window=2", minutes=0.01) == 0
+    again = yaml.safe_load(path.read_text())["tuned"]["batches"]
+    assert [one["batch_size"] for one in again] == [1, 2]
+
+
+def test_a_recipe_has_the_method_of_the_batch_size_that_is_asked_for(
+    checkpoint, tmp_path, capsys
+) -> None:
+    path = tmp_path / "tuned.yaml"
+    batches = [
+        {"batch_size": 1, "method": "block", "nodes": 31, "depth": 16, "images_per_hour": 5},
+        {"batch_size": 4, "method": "jacobi", "window": 6, "images_per_hour": 9},
+        {"batch_size": 16, "method": "ar", "images_per_hour": 8},
+    ]
+    content = {"model_path": str(checkpoint), "batch_size": 4, "method": "jacobi", "window": 6}
+    content |= {"tuned": {"conditions": {}, "batches": batches}}
+    path.write_text(yaml.safe_dump(content))
+
+    def taken(**flags: object) -> tuple[int, str, int | None]:
+        texts = {"num_images": 50} | flags
+        settings = settings_of(path, **{name: str(value) for name, value in texts.items()})
+        method = settings.method
+        return settings.batch_size, method.method, method.nodes or method.window
+
+    assert taken() == (4, "jacobi", 6)
+    assert taken(num_images=1) == (1, "block", 31), "a batch of 4 would have one image"
+    assert taken(num_images=9, batch_size=1) == taken(num_images=1)
+    assert taken(batch_size=16) == (16, "ar", None)
+    assert taken(batch_size=3) == (3, "block", 31)
+    assert "--batch_size: 1 there, 3 now" in capsys.readouterr().err
+    assert taken(batch_size=16, method="jacobi") == (16, "jacobi", 6), "the recipe's own flags"
+    assert taken(batch_size=1, nodes=7, method="recall") == (1, "recall", 7)
+    (other := tmp_path / "other.yaml").write_text("batch_size: 16\n")
+    joined = f"{path},{other}"
+    assert taken(config=joined)[:2] == (16, "ar"), "a later recipe wins"
+    pipe = Pipeline.from_pretrained(path, device="cpu")
+    assert (pipe.settings.batch_size, pipe.method) == (4, "jacobi")
+    assert Pipeline.from_pretrained(path, device="cpu", batch_size=16).method == "ar"
+    assert Pipeline.from_pipe(pipe, batch_size=1).settings.method.nodes == 31
+    words = {"config": str(path), "prompt": "a cat", "device": "cpu", "batch_size": "16"}
+    assert [method.method for method in benchmark_settings(words).methods] == ["ar"]
+
+
+def batch(size: int, images_per_hour: float) -> Batch:
+    rows = {BASELINE: {"images_per_hour": images_per_hour, "speedup": 1.0}}
+    return Batch(size, rows, rows[BASELINE], "", Measurements(None, None), 0.0)
+
+
+def test_a_larger_batch_has_to_give_more_images_per_hour() -> None:
+    found = [batch(1, 100), batch(2, 150), batch(4, 153), batch(8, 120)]
+    assert busiest(found) is found[1]
+    assert busiest([*found, batch(16, 160)]).size == 16
+
+
+@pytest.mark.parametrize(
+    ("rates", "asked", "tried"),
+    [
+        ({1: 100, 2: 150, 4: 151, 8: 900}, None, [1, 2, 4]),
+        ({1: 100, 2: 150, 4: 151, 8: 900}, "8,1,2,4", [1, 2, 4, 8]),
+        ({1: 100, 2: None, 4: 300}, None, [1]),
+    ],
+)
+def test_batch_sizes_grow_as_long_as_they_help(rates, asked, tried, monkeypatch, capsys) -> None:
+    settings = SimpleNamespace(sizes=TuneSettings.sizes.fget(SimpleNamespace(batch_sizes=asked)))
+    search = Search(settings, None, SimpleNamespace(limit=60.0, seconds=1.0), Path())
+
+    def measured(self, size: int, *_: object) -> Batch:
+        if rates[size] is None:
+            raise torch.OutOfMemoryError
+        return batch(size, rates[size])
+
+    monkeypatch.setattr(Search, "_contest", measured)
+    found = search.run(settings.sizes or sorted(rates), METHODS)
+    assert [one.size for one in found] == tried
+    late = replace(search, progress=SimpleNamespace(limit=60.0, seconds=61.0))
+    assert len(late.run(settings.sizes or sorted(rates), METHODS)) == 1
+
+
+def test_default_batch_sizes_fit_into_memory(monkeypatch) -> None:
+    settings = tune_settings({"device": "cpu"})
+    assert module.sizes_of(settings) == (1, 2, 4, 8)
+    monkeypatch.setattr(module, "_bytes", lambda run: 10 + run.batch_size)
+    for memory, sizes in ((16, (1, 2, 4)), (14, (1, 2)), (5, (1,)), (99, (1, 2, 4, 8))):
+        monkeypatch.setattr(module, "memory_bytes", lambda _, m=memory: m)
+        assert module.sizes_of(settings) == sizes
+    assert module.sizes_of(tune_settings({"device": "cpu", "batch_sizes": "9,3"})) == (3, 9)
 
 
 def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypatch, capsys) -> None:
