@@ -1,6 +1,8 @@
 """`tune`: the fastest lossless method for a model on a machine."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
 
 from commands import Command
 from commands.benchmark import drafted_first
@@ -32,8 +34,13 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
     tried = tuple(method for method in methods if method.speculative)
     if not tried:
         refuse("methods", listed, "at least one method other than ar")
+    settings = TuneSettings.of(values, run=run, tried=tried)
+    for method, size in product(tried, settings.sizes):
+        replace(
+            run.engine.with_method(method), batch_size=size
+        )  # refuses what does not go together
     prompt_items(run.prompts)  # reports a bad prompt file before the slow imports
-    return TuneSettings.of(values, run=run, tried=tried)
+    return settings
 
 
 COMMAND = Command(

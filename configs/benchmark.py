@@ -158,7 +158,10 @@ CANDIDATES = (
     "jacobi",
     "recall",
     "jacobi:window=6",
-    "jacobi:window=32",
+    # in batches, which share a pass (docs/generating.md#overnight)
+    "block:nodes=31:depth=16:width=3",
+    "jacobi:window=4",
+    "block:nodes=7:depth=8:width=2",
 )
 
 

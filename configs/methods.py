@@ -211,7 +211,7 @@ class MethodSettings(Settings, group="Method"):
     method: str = setting(
         "decoding method; ar = plain decoding, the others draft; auto = the one that tune found",
         "adt",
-        choices=ChainMap(METHODS, {AUTO: None}),  # no copy, since a plugin may add to METHODS
+        choices=ChainMap({AUTO: None}, METHODS),  # no copy, since a plugin may add to METHODS
         advice=OF_YOUR_OWN,
         shown="auto where tune has been run, else adt; without a drafter jacobi",
     )

@@ -73,7 +73,8 @@ def kept_by(output: Path) -> Path:
 
 def _tune(settings: TuneSettings, output: Path) -> None:
     run = settings.run.engine
-    with Progress(f"{_words(settings)}; to {output}") as progress:
+    tries = plural(len(settings.tried), "method")
+    with Progress(f"{_words(tries, settings)}; to {output}") as progress:
         session, kept = open_session(run), Measurements(kept_by(output), run)
         check_lengths(session.target, prompt_items(settings.run.prompts))
         progress.limit = 60 * settings.minutes
@@ -121,7 +122,7 @@ def sizes_of(settings: TuneSettings) -> tuple[int, ...]:
     device = pick_device(run.device)
     one, two = (_bytes(replace(run, batch_size=size)) for size in (1, 2))
     room = (1 - FREE) * memory_bytes(device) - one  # for further images, which all take the same
-    most = min(MOST_IMAGES[device.type], 1 + room / max(two - one, 1))
+    most = max(1, min(MOST_IMAGES[device.type], 1 + room / max(two - one, 1)))
     return tuple(takewhile(most.__ge__, accumulate(repeat(2), mul, initial=1)))
 
 
@@ -314,18 +315,20 @@ def _public(row: Row) -> dict[str, Any]:
     return {**words, **figures, **{name: row[name] for name in ("identical", "images")}}
 
 
-def _words(settings: TuneSettings) -> str:
-    """Say what is tried, for how long and with which batch sizes."""
+def _words(tried: str, settings: TuneSettings) -> str:
+    """Say what is tried, with which batch sizes and for how long."""
     images = settings.batch_sizes or "1, 2, 4 and so on"
-    words = f"trying {plural(len(settings.tried), 'method')} with {images} images at once"
+    words = f"trying {tried} next to ar, with {images} images at once"
     return f"{words}, for at most {settings.minutes:g} minutes"
 
 
 def plan_tune(settings: TuneSettings) -> Plan:
     """Return what `tune` would do."""
     output = output_of(settings, download=False)
-    what = f"{_words(settings)} next to ar ({'; '.join(map(words_of, settings.tried))}), on images "
-    what += f"of {plural(len(prompt_items(settings.run.prompts)), 'prompt')}; to {output}"
+    what = _words("; ".join(map(words_of, settings.tried)), settings)
+    what += (
+        f", on images of {plural(len(prompt_items(settings.run.prompts)), 'prompt')}; to {output}"
+    )
     path = kept_by(output)
     found = Measurements(path if path.is_file() else None, settings.run.engine).lines
     notes = [f"{plural(len(found), 'line')} in {path}" if found else f"{path} would be new"]

@@ -317,7 +317,7 @@ def test_a_listed_recipe_sets_a_methods_flags_only(pipe, tmp_path):
         ({"drafter_path": "nowhere"}, "drafter_path nowhere: .*got a path that does not exist"),
         ({"model": "llamagen"}, "text_encoder_path "),
         ({"method": "mine"}, "got 'mine'. If it is one of your own, import its module first"),
-        ({"method": "tuned"}, "method: .* after `python main.py tune --model tiny`"),
+        ({"method": "auto"}, "method: 'auto' works only with a recipe of `tune` for this model"),
         ({"revision": "main"}, "'revision'. Use `hf download owner/name --revision NAME"),
     ],
 )
@@ -397,12 +397,11 @@ def test_what_was_tuned_goes_with_a_drafter_from_elsewhere(folder, tmp_path, mon
     drafter = (folder / "drafter").rename(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     (place := Path("outputs/tuned")).mkdir(parents=True)
-    tuned = (
-        f"tuned: {{method: eagle2, conditions: {{model_path: {CONTENT}{checkpoint_id(folder)}}}}}"
-    )
-    (place / "ours.yaml").write_text(f"method: eagle2\nnodes: 9\n{tuned}\n")
+    best = "[{batch_size: '2', method: eagle2, nodes: '9'}]"
+    files = f"model_path: {CONTENT}{checkpoint_id(folder)}"
+    (place / "ours.yaml").write_text(f"tuned: {{conditions: {{{files}}}, batches: {best}}}\n")
     (place / "other.yaml").write_text("method: jacobi\n")
-    own = Pipeline.from_pretrained(folder, method="tuned", drafter_path=drafter, **OPTIONS)
+    own = Pipeline.from_pretrained(folder, method="auto", drafter_path=drafter, **OPTIONS)
     assert (own.method, own.settings.method.nodes) == ("eagle2", 9)
 
 

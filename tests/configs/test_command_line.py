@@ -322,7 +322,8 @@ def test_a_listed_recipe_is_a_row(bench, tmp_path):
 def test_a_listed_recipe_may_be_tuned_and_name_files_of_its_model(bench, tmp_path, capsys) -> None:
     paths = [tmp_path / "one.yaml", tmp_path / "eight.yaml"]
     for path, batch in zip(paths, (1, 8), strict=True):
-        conditions = f"tuned: {{method: jacobi, conditions: {{batch_size: '{batch}'}}}}\n"
+        best = f"{{batch_size: {batch}, method: jacobi, window: {batch}}}"
+        conditions = f"tuned: {{conditions: {{}}, batches: [{best}]}}\n"
         path.write_text(
             f"model: anole\ndrafter_path: gone\nmethod: jacobi\nwindow: {batch}\n{conditions}"
         )

@@ -50,7 +50,10 @@ def dry(words: str) -> int:
         ),
         (
             f"tune --prompt 'a cat' --methods jacobi --minutes 2 --output out/t.yaml {MODEL}",
-            ["trying jacobi next to ar for at most 2 minutes", "out/t.measurements.jsonl would be"],
+            [
+                "trying jacobi next to ar, with 1, 2, 4 and so on images at once, for at most 2",
+                "out/t.measurements.jsonl would be",
+            ],
         ),
         (
             "evaluate --output_dir run --metrics fid,accuracy --cache_dir cache",
