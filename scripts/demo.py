@@ -71,8 +71,8 @@ def demo(*, output: str = "outputs/demo") -> None:
     """
     folder = Path(output)
     make_writable("output", folder)
-    plain = Pipeline.from_pretrained("tiny", method="ar", progress_bar=False)
-    fast = Pipeline.from_pretrained("tiny", method=FAST, progress_bar=False)
+    plain = Pipeline.from_pretrained("tiny", method="ar", torch_dtype="float32", progress_bar=False)
+    fast = Pipeline.from_pipe(plain, method=FAST)
     for pipe in (plain, fast):
         list(pipe.stream(PROMPTS[0], seed=1))  # allocates memory, and captures graphs on a GPU
     passes = {"ar": 0, FAST: 0}
