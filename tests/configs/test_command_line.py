@@ -202,12 +202,14 @@ def test_rows_of_the_paper(run, path):
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "fast").glob("*.yaml")), ids=lambda p: p.stem)
-def test_recipes_for_a_budget_of_draft_tokens(run, path, checkpoint):
-    method = run(f"--config={path}").method
-    assert path.stem.endswith(str(method.nodes)) and method.lossless
+def test_recipes_for_a_budget_of_draft_tokens_or_a_batch(run, path, checkpoint):
+    settings = run(f"--config={path}")
+    method, number = settings.method, int(re.search(r"\d+", path.stem)[0])
+    of_a_batch = path.stem.startswith("batch")
+    assert number == (settings.batch_size if of_a_batch else method.nodes) and method.lossless
     assert method.same_tokens(0.0) and method.same_tokens(1.0)
-    drafter = f"--drafter_path={checkpoint}/drafter"
-    joined = run(f"--config={CONFIGS}/anole.yaml,{path}", drafter)
+    drafter = [f"--drafter_path={checkpoint}/drafter"] if method.drafted else []
+    joined = run(f"--config={CONFIGS}/anole.yaml,{path}", *drafter)
     assert joined.model == "anole" and joined.method == method
     assert source_values(path, {})["method"] == method.method
 
