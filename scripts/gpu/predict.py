@@ -149,7 +149,7 @@ def predict(  # noqa: PLR0913 (flags)
     Args:
         model: anole (7B), or tiny.
         model_path: a folder whose config.json has other sizes than Anole's.
-        gpu: h100, h200, a100, 4090, a10 or l4, by commas, or all; by default this machine's, or h100.
+        gpu: h100, h200, a100, 4090, a10, l4, by commas, or all; by default this one, or h100.
         methods: as in `benchmark --methods`.
         tau: a benchmark.json or a folder of generate_images: its methods are predicted, with their
             accepted lengths and mean depths, although those are of another model.
