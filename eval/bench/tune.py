@@ -155,7 +155,9 @@ class Batch:
 
     def recipe(self) -> dict[str, Any]:
         """Return the flags of the fastest method, and what it reaches."""
-        flags = {name: value for name, value in settings_dict(self.method).items() if value}
+        flags = {
+            name: value for name, value in settings_dict(self.method).items() if value is not None
+        }
         names = ("images_per_hour", "seconds_to_first_image", "speedup")
         return {"batch_size": self.size, **flags, **{n: round(self.best[n], 3) for n in names}}
 
