@@ -191,7 +191,7 @@ class RunSettings(Settings, group="Output"):
         """Return the same run by another method; it keeps the drafter if it needs one."""
         return replace(self, engine=self.engine.with_method(method))
 
-    def identity(self) -> dict[str, object]:
+    def identity(self) -> Values:
         """Return the settings, by flag, that make an image and its record what they are.
 
         Paths of files that exist are absolute.
