@@ -12,6 +12,7 @@ from pathlib import Path
 
 from configs.fields import (
     Settings,
+    Values,
     bounds,
     in_checkout,
     one_of,
