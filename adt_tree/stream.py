@@ -10,9 +10,10 @@ from torch import Tensor
 
 from adt_tree.weights import Weights
 from configs.model import EngineSettings
+from decoding.engine import StepStats
 from decoding.images import ImageState, Job
 from decoding.round import RoundResult
-from runs.drawing import DrawnStep
+from runs.drawing import Drawn
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ def streamed(weights: Weights, settings: EngineSettings, jobs: list[Job]) -> Ite
     return _with_pictures(weights.draw(settings, jobs, watch), seen)
 
 
-def _with_pictures(steps: Iterator[DrawnStep], seen: list[StreamStep]) -> Iterator[StreamStep]:
+def _with_pictures(
+    steps: Iterator[StepStats[Drawn]], seen: list[StreamStep]
+) -> Iterator[StreamStep]:
     for step in steps:
         shown = seen.pop()
         for drawn in step.finished:  # its picture is there, and a painter may have taken long

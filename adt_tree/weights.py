@@ -13,11 +13,11 @@ from torch import Tensor
 
 from configs.model import EngineSettings
 from decoding.device import current
-from decoding.engine import Watcher
+from decoding.engine import StepStats, Watcher
 from decoding.images import Job
 from models.base import ImageGrid
 from models.target import TargetModel
-from runs.drawing import DrawnStep, draw
+from runs.drawing import Drawn, draw
 from runs.session import Session, open_session
 from support.devices import pick_device
 
@@ -78,13 +78,13 @@ class Weights:
         settings: EngineSettings,
         jobs: Sequence[Job],
         watcher: Watcher | None = None,
-    ) -> Iterator[DrawnStep]:
+    ) -> Iterator[StepStats[Drawn]]:
         """Generate images; errors come at once, rounds when the iterator is asked for them."""
         with self.lock:
             steps = draw(self.session(settings), jobs, watcher)
         return self._in_turn(steps)
 
-    def _in_turn(self, steps: Iterator[DrawnStep]) -> Iterator[DrawnStep]:
+    def _in_turn(self, steps: Iterator[StepStats[Drawn]]) -> Iterator[StepStats[Drawn]]:
         while True:
             with self.lock:
                 step = next(steps, None)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self, get_args
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, TypeVar, get_args
 
 ROOT = Path(__file__).resolve().parent.parent  # the checkout
 # Narrower than Python's int and float, which also take 1_000, nan and digits of other scripts.
@@ -29,6 +29,7 @@ _KIND_NAMES = {
     bool: "true or false",
 }
 Values = dict[str, Any]  # values by the names of their flags
+T = TypeVar("T")
 
 
 class Flag(NamedTuple):
@@ -90,6 +91,12 @@ def mismatch(source: Flag | str, got: str, expected: str, advice: str = "") -> S
     return SettingsError(source=source, got=got, expected=expected, advice=advice)
 
 
+def settled(value: T | None) -> T:
+    """Return a setting that `settle` has filled in."""
+    assert value is not None
+    return value
+
+
 def refuse(flag: str, value: object, expected: str, advice: str = "") -> NoReturn:
     """Raise the error of a flag; the value is shown as Python writes it, shortened."""
     shown = repr(value)
@@ -105,14 +112,15 @@ def missing(source: Flag | str, expected: str) -> SettingsError:
 @contextmanager
 def refusing(inside: Flag | str = "") -> Iterator[None]:
     """Let a ValueError of the block be a SettingsError; inside: the flag or file that it reads."""
+    around: tuple[Flag | str, ...] = (inside,) if inside else ()
     try:
         yield
     except SettingsError as error:
-        error.inside = (*filter(None, [inside]), *error.inside)
+        error.inside = (*around, *error.inside)
         raise
     except ValueError as error:
         told = SettingsError(str(error))
-        told.inside = tuple(filter(None, [inside]))
+        told.inside = around
         raise told from error
 
 

@@ -209,8 +209,8 @@ def composed(recipe: Values, given: Values, *methods: MethodSettings) -> Values:
     methods: what is decoded with, where it is not the method in the values.
     """
     values = overridden(recipe, given)
-    entries = [METHODS[m.method] for m in methods] or [METHODS.get(values.get("method", "adt"))]
-    idle = not any(entry is None or entry.drafted for entry in entries)
+    names = [m.method for m in methods] or [values.get("method", "adt")]
+    idle = all(name in METHODS and not METHODS[name].drafted for name in names)
     return without(values, {"drafter_path"} - given.keys()) if idle else values
 
 

@@ -8,16 +8,15 @@ replayed for every length.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain, groupby
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import arange
-from models.base import Context, ImageGrid, TransformerSpec
+from models.base import CachePass, Context, ImageGrid, TransformerSpec
 from support.compiler import fused
+from support.constants import arange
 
 # Growing copies the cache and makes the engine forget all captured rounds, so it grows seldom.
 _LEAST_GROWTH = 64  # slots
@@ -44,46 +43,6 @@ def attention_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     199 for 34 at 320 (EPYC with AVX512-bf16, one thread).
     """
     return torch.float32 if (device.type, dtype) == ("cpu", torch.bfloat16) else dtype
-
-
-@dataclass(frozen=True)
-class CachePass:
-    """What one forward pass over n new tokens writes to a cache, and what it sees of it."""
-
-    # (2 layers, rows, kv_heads, slots, head_dim) for the layers of each device: keys and values in
-    # turn, so far as the pass sees them
-    memory: tuple[Tensor, ...]
-    slots: Tensor  # (rows, n) where the new tokens are written
-    ends: Tensor  # (rows,) the slots from here on are masked for all new tokens of a row
-    guidance: int  # neighbouring rows that belong to one image
-
-    @cached_property
-    def visible(self) -> tuple[Tensor, ...]:
-        """Keys and values of every layer in turn, (rows, kv_heads, slots, head_dim) each."""
-        # views of all layers at once are cheaper than one by one
-        return tuple(chain.from_iterable(memory.unbind(0) for memory in self.memory))
-
-    def seen(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
-        return self.visible[2 * layer], self.visible[2 * layer + 1]
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values (rows, kv_heads, n, head_dim).
-
-        Returns all that the pass sees, (rows, kv_heads, slots, head_dim) each.
-        """
-        seen = self.seen(layer)
-        for memory, new in zip(seen, (keys, values), strict=True):
-            rows = arange(len(memory), memory.device)[:, None]
-            slots = self.slots.to(memory.device)
-            # bf16 networks keep their keys and values in fp32 on CPUs (`attention_dtype`)
-            memory.transpose(1, 2)[rows, slots] = new.transpose(1, 2).to(memory.dtype)
-        return seen
-
-    def part(self, rows: slice) -> "CachePass":
-        """Return what a forward pass over these rows alone writes and sees."""
-        memory = tuple(layers[:, rows] for layers in self.memory)
-        return CachePass(memory, self.slots[rows], self.ends[rows], self.guidance)
 
 
 class KVCache:

@@ -17,7 +17,8 @@ class Drafter(Protocol):
 
     A round that drafts calls `begin`, then the methods of one of the two kinds below, and every
     round calls `update`. These are functions of tensors and of the round's static shape, and change
-    state in place: on a GPU they are captured once and replayed.
+    state in place: on a GPU they are captured once and replayed. A drafter without state leaves
+    out what it has no use for.
     """
 
     reads: Layers = ()  # layers of the target whose hidden states it reads, behind the last ones
@@ -30,6 +31,7 @@ class Drafter(Protocol):
         to `cache.image_slots` when an image begins, and a drafter's own cache must grow with it.
         Forward passes of the drafter's network are timed as laps `draft_forward` of the watch.
         """
+        return
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         """Begin an image: its prompt, the target's hidden states of the prompt, its first code.
@@ -38,12 +40,15 @@ class Drafter(Protocol):
 
         hidden: (guidance, length, hidden). code: (1,).
         """
+        return
 
     def begin(self, round: Round, proposal: Proposal) -> None:
         """Start a round; `proposal` will take the children."""
+        return
 
     def update(self, result: RoundResult) -> None:
         """Learn what the round has decided."""
+        return
 
 
 class Children(NamedTuple):

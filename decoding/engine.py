@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,12 +47,15 @@ from support.compiler import compiling, program
 UNNAMED = Sources()
 
 
+Image = TypeVar("Image")
+
+
 @dataclass(frozen=True)
-class StepStats:
+class StepStats(Generic[Image]):
     """One round: a line per image in flight, and the images that it finished."""
 
     rounds: tuple[RoundStats, ...]
-    finished: tuple[FinishedImage, ...]
+    finished: tuple[Image, ...]  # a FinishedImage, or what `runs.drawing` makes of it
 
 
 @dataclass(frozen=True)
@@ -103,11 +107,11 @@ class Engine:
         self.watch = Stopwatch(target.device)
         self.runner = CudaGraphs(self.watch.pause) if replay else Launch()
         self.compiler = program if compiles else None
-        self.images: Images | None = None  # of the jobs that are being decoded
+        self._images: Images | None = None
         self.memory: tuple[Tensor, ...] = ()  # the cache's, which captured rounds read
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
-    def generate(self, jobs: Iterable[Job]) -> Generator[StepStats, None, None]:
+    def generate(self, jobs: Iterable[Job]) -> Generator[StepStats[FinishedImage], None, None]:
         """Decode all jobs and yield after every round; takes the next job when a row is free.
 
         Raises:
@@ -134,19 +138,25 @@ class Engine:
         """Allocate memory for a batch of len(first) images and restart the clock."""
         self.watch.restart()
         # captured rounds read and write the memory that they were captured with
-        if self.images is not None and self.images.reopen(len(first)):
+        if self._images is not None and self._images.reopen(len(first)):
             return
         # freed before the new memory is allocated, and for good if that fails
-        self.images, self.memory = None, ()
+        self._images, self.memory = None, ()
         self.runner.forget()
         parts = self.target, self.distribution, self.speculation, self.sources
         images = Images(first, *parts)
         if self.speculation:
             self.speculation.drafter.open(len(first), images.cache.slots, self.watch)
-        self.images = images
+        self._images = images
+
+    @property
+    def images(self) -> Images:
+        """The images of the jobs that are being decoded, or were last."""
+        assert self._images is not None, "`generate` opens them"
+        return self._images
 
     @torch.inference_mode()
-    def _step(self) -> StepStats:
+    def _step(self) -> StepStats[FinishedImage]:
         """Run one round: draft, verify, commit, observe."""
         started = time.perf_counter()
         if self.images.cache.memory is not self.memory:  # a longer prompt, or other images

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -39,12 +40,15 @@ class Job:
     seed: int
 
 
+Kind = TypeVar("Kind", bound=Drafter)
+
+
 @dataclass(frozen=True)
-class Speculation:
+class Speculation(Generic[Kind]):
     """A way to draft."""
 
-    drafter: Drafter  # proposes distributions
-    policy: TreePolicy  # which nodes a tree has
+    drafter: Kind  # proposes distributions
+    policy: TreePolicy[Kind]  # which nodes a tree has
     proposal: Proposal  # how children are taken from a distribution
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.device import arange
 from decoding.seeds import hashed
+from support.constants import arange
 
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import arange
 from decoding.noise import HostNoise, NoiseShape, gumbel, gumbel_of
+from support.constants import arange
 
 _POSITION_BITS = 16  # of a counter; what stands above them tells apart nodes of one position
 _TOGETHER = 2**22  # numbers that are computed at a time, in fp64
@@ -56,10 +56,11 @@ class NoiseTable:
 
     def keep_ahead(self, decided: Sequence[int]) -> None:
         """Make the noise that the next round reads; decided: tokens of every image that are."""
-        if self.rows == self.shape.positions:
+        reach = self.shape.reach
+        if reach is None or self.rows == self.shape.positions:
             return
         for image, count in enumerate(decided):
-            if self.made[image] < min(count + self.shape.reach, self.shape.positions):
+            if self.made[image] < min(count + reach, self.shape.positions):
                 self._make(image, count)
 
     def _make(self, image: int, decided: int) -> None:

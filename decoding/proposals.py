@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decoding.device import arange
 from decoding.round import Round
 from support.compiler import fused
+from support.constants import arange
 
 # Candidates that estimates of `coupled` drafts compare; a fixed number, since that of a node's
 # children depends on the other images of the batch.
@@ -69,8 +69,10 @@ class TopK:
     def noise(self, round: Round, levels: slice, nodes: int) -> None:
         return None
 
-    def children(self, predictions: Predictions, noise: None, count: int) -> tuple[Tensor, Tensor]:
-        return _best(predictions.log_q, count)
+    def children(
+        self, predictions: Predictions, noise: Tensor | None, count: int
+    ) -> tuple[Tensor, Tensor]:
+        return _best(predictions.log_q, None, count)
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,12 @@ class Coupled:
         return round.ahead[:, levels]
 
     def children(
-        self, predictions: Predictions, noise: Tensor, count: int
+        self, predictions: Predictions, noise: Tensor | None, count: int
     ) -> tuple[Tensor, Tensor]:
         if count == 1:  # of a chain, which has nothing to compare
-            tokens, values = _best(predictions.log_q + noise, 1)
+            tokens, values = _best(predictions.log_q, noise, 1)
             return tokens, torch.zeros_like(values)
-        tokens, values = _best(predictions.log_q + noise, max(count, COMPARED))
+        tokens, values = _best(predictions.log_q, noise, max(count, COMPARED))
         return tokens[..., :count], _chances(values, predictions.sharpness)[..., :count]
 
 
@@ -118,9 +120,9 @@ class WithoutReplacement:
         return round.noise.draft(round.inputs.stream, positions, arange(nodes, device))
 
     def children(
-        self, predictions: Predictions, noise: Tensor, count: int
+        self, predictions: Predictions, noise: Tensor | None, count: int
     ) -> tuple[Tensor, Tensor]:
-        tokens = _best(predictions.log_q + noise, count)[0]
+        tokens = _best(predictions.log_q, noise, count)[0]
         return tokens, predictions.log_q.gather(-1, tokens)
 
 
@@ -134,8 +136,9 @@ def _chances(values: Tensor, sharpness: Tensor | None) -> Tensor:
     return values - values[..., :COMPARED].logsumexp(-1, keepdim=True)
 
 
-def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the tokens (images, ..., count) of the greatest values, and these values."""
+def _best(log_q: Tensor, noise: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """Return the tokens (images, ..., count) of the greatest log q plus noise, and these values."""
+    values = log_q if noise is None else log_q + noise
     if count == 1:  # the same in a third of the time
         best, tokens = values.max(-1, keepdim=True)
     else:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.device import arange
 from decoding.noise_table import NodeNoise, NoiseTable
 from decoding.tree import DraftTree, hidden_at
 from decoding.verifiers.base import Verdict
+from support.constants import arange
 
 
 class TreeShape(NamedTuple):

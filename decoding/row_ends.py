@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from decoding.device import arange, identity
 from decoding.round import AcceptedTokens, ImageInputs, Round, TreeShape, VerifyTokens
 from models.base import ImageGrid
+from support.constants import arange, identity
 
 
 def insert_row_ends(tokens: VerifyTokens, round: Round, grid: ImageGrid) -> VerifyTokens:
     """Return the tokens of a tree's verification, followed by the row ends after its nodes."""
+    assert grid.row_end is not None, "rounds without row ends insert none"
     root, nodes = round.inputs.decided - 1, tokens.codes.shape[1]
     position = root + tokens.depths
     ends = (position + 1) % grid.columns == 0  # (images, nodes)
@@ -60,6 +61,7 @@ def keep_row_ends(kept: AcceptedTokens, exits: Tensor, grid: ImageGrid) -> Accep
 
     exits: (images, 1 + nodes) as of `VerifyTokens`.
     """
+    assert grid.row_end is not None, "rounds without row ends keep none"
     path, exits = kept.slots, exits.gather(1, kept.slots)
     taken = arange(path.shape[1], path.device) < kept.counts  # (images, n)
     ends = exits != path

@@ -52,12 +52,20 @@ class Stopwatch:
         """Count the laps since the last call; returns their seconds by name."""
         laps: dict[str, float] = defaultdict(float)
         for name, start, stop in self.open_laps:
-            seconds = start.elapsed_time(stop) / 1000 if self.cuda else stop - start
+            seconds = _between(start, stop)
             laps[name] += seconds
             self.seconds[name] += seconds
             self.calls[name] += 1
         self.open_laps.clear()
         return laps
+
+
+def _between(start: Mark, stop: Mark) -> float:
+    """Return the seconds between two marks of one kind."""
+    if isinstance(start, float) and isinstance(stop, float):
+        return stop - start
+    assert isinstance(start, torch.cuda.Event) and isinstance(stop, torch.cuda.Event)
+    return start.elapsed_time(stop) / 1000
 
 
 class Lap:

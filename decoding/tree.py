@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from decoding.device import arange, constant
 from support.compiler import fused
+from support.constants import arange, constant
 
 
 def rows_at(values: Tensor, index: Tensor) -> Tensor:
@@ -102,14 +102,16 @@ class GrowingTree:
             scores,
             height=self.height,
             width=max(level.children for level in self.levels[1:]),
-            log_q=None if newest.log_q is None else self._log_q(*tokens.shape),
+            log_q=self._log_q(*tokens.shape),
         )
 
-    def _log_q(self, images: int, nodes: int) -> Tensor:
-        """Return log q (images, nodes, vocab) after every node; zeros after leaves."""
-        newest = self.newest.log_q
+    def _log_q(self, images: int, nodes: int) -> Tensor | None:
+        """Return log q (images, nodes, vocab) after every node, if kept; zeros after leaves."""
+        if (newest := self.newest.log_q) is None:
+            return None
         log_q = newest.new_zeros(images, nodes, newest.shape[2])
         for level in self.levels[1:]:
+            assert level.log_q is not None and level.expanded is not None  # as the newest has them
             log_q.scatter_(1, level.expanded[..., None].expand_as(level.log_q), level.log_q)
         return log_q
 

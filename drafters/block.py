@@ -12,18 +12,18 @@ candidates and passes are those of `drafters.window`.
 import torch
 from torch import Tensor, nn
 
-from decoding.device import arange
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.stopwatch import Stopwatch
 from decoding.tree import hidden_at
 from drafters.drafting import Drafting
-from drafters.eagle import EagleDrafter, EagleHead
+from drafters.eagle import EagleDrafter, EagleHead, loaded_head
 from drafters.similarity import sharpness_of
 from drafters.state_memory import StateMemory
 from drafters.window import WindowDrafter, WindowPass, window_suffixes
 from models.base import Context, PromptRows, TransformerSpec
 from models.target import TargetModel
+from support.constants import arange
 
 CANDIDATES = 3  # per position; 4 or 6 accept no more
 # What a head has until it is trained in its own rounds, by similarity m of the recalled states:
@@ -51,9 +51,8 @@ class BlockHead(EagleHead):
             block = BlockHead(head.spec, head.fc.bias is not None)
         for name, module in head.named_children():
             setattr(block, name, module)
-        like = {"dtype": weight.dtype, "device": weight.device}
-        block.share = nn.Parameter(torch.tensor(SHARE, **like))
-        block.sharpness = nn.Parameter(torch.tensor(SHARPNESS, **like))
+        block.share = nn.Parameter(weight.new_tensor(SHARE))
+        block.sharpness = nn.Parameter(weight.new_tensor(SHARPNESS))
         return block.requires_grad_(False).eval()
 
     def mix(self, predicted: Tensor, recalled: Tensor, similarity: Tensor) -> Tensor:
@@ -135,7 +134,8 @@ class HeadPasses:
         states, _ = self.recalled.after(window_suffixes(root, self.recent)[:, :, 0])
         return self.drafter.score(states), states
 
-    def read(self, codes: Tensor, states: Tensor) -> WindowPass:
+    def read(self, codes: Tensor, states: Tensor | None) -> WindowPass:
+        assert states is not None, "`first` predicts some"
         drafter, size = self.drafter, codes.shape[1:]
         suffixes = window_suffixes(codes, self.recent).flatten(1, 2)
         recalled, similarity = self.repeated.after(suffixes)
@@ -176,5 +176,5 @@ def visible(counts: Tensor, decided: int, window: int) -> Tensor:
 
 def block_drafter(parts: Drafting) -> BlockDrafter:
     """Build the drafter with weights that recalls hidden states and drafts in three passes."""
-    head = BlockHead.of(parts.loaded)
+    head = BlockHead.of(loaded_head(parts))
     return BlockDrafter(head, parts.target, parts.distribution, parts.largest)

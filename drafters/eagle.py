@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.cache import CacheShape, CacheView, KVCache, image_slots
-from decoding.device import arange, constant, identity
 from decoding.drafter import TreeDrafter
 from decoding.proposals import Predictions, Proposal
 from decoding.round import Round, RoundResult, TreeShape
@@ -28,6 +27,7 @@ from models.cpu.linear import Linear
 from models.target import TargetModel
 from models.transformer import Blocks, Embedding
 from support.compiler import fused
+from support.constants import arange, constant, identity
 
 
 class EagleHead(nn.Module):
@@ -35,7 +35,7 @@ class EagleHead(nn.Module):
 
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__()
-        self.embedding = Embedding(spec.vocab, spec.hidden)
+        self.embedding: nn.Embedding = Embedding(spec.vocab, spec.hidden)
         self.fc = Linear(2 * spec.hidden, spec.hidden, bias=bias)
         self.blocks = Blocks(spec)
         self.states: Linear | None = None
@@ -220,6 +220,7 @@ class EagleDrafter(TreeDrafter):
     def _end_rows(self, tree: GrowingTree, round: Round) -> None:
         """Draft the row ends after the newest level, and let rows go on from them."""
         grid, level = self.target.grid, self.expanded
+        assert grid.row_end is not None, "`end_depths` is empty without"
         codes = torch.full(level.seen.shape[:2], grid.row_end, device=level.seen.device)
         # for every image, since shapes are static: which of them end a row is known on the device
         after = self._grow(level, codes, self._distance(tree.height, round) + 1)
@@ -260,6 +261,12 @@ class EagleDrafter(TreeDrafter):
         return outputs.unflatten(0, (-1, guidance))
 
 
+def loaded_head(parts: Drafting) -> EagleHead:
+    """Return the head of a method that has one."""
+    assert isinstance(parts.loaded, EagleHead), "methods with this drafter are `drafted`"
+    return parts.loaded
+
+
 def eagle_drafter(parts: Drafting) -> EagleDrafter:
     """Build the drafter with weights that drafts level by level."""
-    return EagleDrafter(parts.loaded, parts.target, parts.distribution, parts.largest)
+    return EagleDrafter(loaded_head(parts), parts.target, parts.distribution, parts.largest)

@@ -8,6 +8,7 @@ than either.
 import torch
 from torch import Tensor
 
+from configs.fields import settled
 from decoding.drafter import Children, TreeDrafter
 from decoding.proposals import Predictions, Proposal
 from decoding.round import Round, RoundResult
@@ -86,6 +87,6 @@ def mixture(log_q: Tensor, recalled: Tensor, share: Tensor, cut: bool) -> Tensor
 
 def eagle_recall_drafter(parts: Drafting) -> EagleRecallDrafter:
     """Build the mixture of an EAGLE drafter and recalled predictions."""
-    levels = parts.method.head_depth or parts.method.depth
+    levels = parts.method.head_depth or settled(parts.method.depth)
     head, recall = eagle_drafter(parts), recall_drafter(parts)
     return EagleRecallDrafter(head, recall, levels, parts.distribution.cuts)

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from decoding.device import arange
+from configs.fields import settled
 from decoding.drafter import ChainDrafter
 from decoding.proposals import Predictions
 from decoding.round import Round, RoundResult, TreeShape
@@ -19,6 +19,7 @@ from decoding.stopwatch import Stopwatch
 from drafters.drafting import Drafting
 from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
+from support.constants import arange
 
 _SPARE_ROWS = 2  # a scratch row for masked writes, and a row with the uniform distribution
 
@@ -113,4 +114,4 @@ class JacobiDrafter(ChainDrafter):
 
 def jacobi_drafter(parts: Drafting) -> JacobiDrafter:
     """Build the drafter of chains."""
-    return JacobiDrafter(parts.target, parts.method.guess, parts.largest)
+    return JacobiDrafter(parts.target, settled(parts.method.guess), parts.largest)

@@ -26,7 +26,7 @@ class FoundDrafter:
     """A drafter's folder whose files fit the target; its weights are not read yet."""
 
     folder: Path
-    network: Network
+    network: Network[EagleHead]
 
     def load(self, target: TargetModel, dtype: torch.dtype | None = None) -> EagleHead:
         """Return the network with its weights, on the target's device, in its dtype or another one.
@@ -68,7 +68,7 @@ def _find(
 
 def drafter_network(
     config: dict, spec: TransformerSpec, target: TransformerSpec, name: str
-) -> Network:
+) -> Network[EagleHead]:
     """Return the drafter that a config.json describes, and its public keys.
 
     Args:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from configs.fields import settled
 from configs.methods import fitted_numbers
-from decoding.device import arange
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.stopwatch import Stopwatch
 from drafters.drafting import Drafting
@@ -24,6 +24,7 @@ from drafters.window import WindowDrafter, WindowPass, window_suffixes
 from models.base import PromptRows
 from models.target import TargetModel
 from support.compiler import fused
+from support.constants import arange
 
 CANDIDATES = 5  # per position; 8 accept no more
 SHARE = 0.35  # in a mixture, of predictions by position; hits change little from 0.3 to 0.5
@@ -41,7 +42,8 @@ class RecallNumbers:
     @staticmethod
     def of(numbers: Sequence[float]) -> "RecallNumbers":
         """Return the numbers in their order."""
-        return RecallNumbers(*(tuple(numbers[at : at + 2]) for at in (0, 2, 4)))
+        share, mixed, alone = ((numbers[at], numbers[at + 1]) for at in (0, 2, 4))
+        return RecallNumbers(share, mixed, alone)
 
 
 # Fitted to closed-loop rounds of the shipped model; the sharpness over all codes.
@@ -95,7 +97,7 @@ class RecallDrafter(WindowDrafter, JacobiDrafter):
     def update(self, result: RoundResult) -> None:
         self.last.update(result)
         self.predictions[:, : result.tree.nodes + 1] = result.log_p.clamp(min=_LEAST)
-        self.window = None  # distributions after all candidates take memory
+        self.drafted = None  # distributions after all candidates take memory
         super().update(result)
 
 
@@ -113,7 +115,7 @@ class RecalledPasses:
     def first(self) -> tuple[Tensor, None]:
         return self.by_position, None
 
-    def read(self, codes: Tensor, states: None) -> WindowPass:
+    def read(self, codes: Tensor, states: Tensor | None) -> WindowPass:
         drafter, size = self.drafter, codes.shape[1:]
         suffixes = window_suffixes(codes, drafter.last.recent).flatten(1, 2)
         weights, similarity = self.repeated.weigh(suffixes)
@@ -149,4 +151,4 @@ def recall_drafter(parts: Drafting) -> RecallDrafter:
     """Build the drafter without weights that recalls predictions by similarity of tokens."""
     text = parts.method.recall_numbers
     numbers = FITTED_TO_TINY if text is None else RecallNumbers.of(fitted_numbers(text))
-    return RecallDrafter(parts.target, parts.method.guess, parts.largest, numbers)
+    return RecallDrafter(parts.target, settled(parts.method.guess), parts.largest, numbers)

@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import arange, constant
 from decoding.round import RoundResult
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from models.target import TargetModel
 from support.compiler import fused
+from support.constants import arange, constant
 
 # The weight of a node is the softmax of the cosines of its suffix times these numbers, newest token
 # first. Chosen on validation prompts.

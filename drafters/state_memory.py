@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.device import arange
 from decoding.round import Round, RoundResult, TreeShape
 from decoding.tree import hidden_at
 from drafters.similarity import LastTree, SimilarNodes, UnitEmbeddings
 from models.target import TargetModel
+from support.constants import arange
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import arange
 from decoding.drafter import Children, TreeDrafter
 from decoding.proposals import Predictions, Proposal
 from decoding.round import Round
 from decoding.tree import GrowingTree, hidden_at, rows_at
 from drafters.similarity import path_suffixes
 from support.compiler import fused
+from support.constants import arange
 
 # Over the window. With 1, 2 and 3 passes of a block head, trees of 58 nodes accept 5.28, 5.78 and
 # 6.03 tokens (T = 1).
@@ -61,7 +61,8 @@ class WindowSource(Protocol):
 
         Args:
             codes: (images, positions, candidates).
-            states: (images, guidance, positions, hidden) predicted so far along the best path.
+            states: (images, guidance, positions, hidden) predicted so far along the best path, by a
+                network.
         """
 
 
@@ -69,7 +70,13 @@ class WindowDrafter(TreeDrafter):
     """Drafts a round's window in `begin`; growing the tree only looks up what that predicted."""
 
     candidates: int  # per position
-    window: "DraftedWindow | None" = None
+    drafted: "DraftedWindow | None" = None
+
+    @property
+    def window(self) -> "DraftedWindow":
+        """The last pass over the round's window."""
+        assert self.drafted is not None, "`begin` makes it"
+        return self.drafted
 
     def source(self, round: Round) -> WindowSource:
         """Return what makes a round's passes."""
@@ -87,7 +94,7 @@ class WindowDrafter(TreeDrafter):
             if result.hidden is not None:
                 states = hidden_at(result.hidden.flatten(2, 3), path)
             result = source.read(codes, states)
-        self.window = DraftedWindow(round, proposal, result)
+        self.drafted = DraftedWindow(round, proposal, result)
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Predictions:
         return self.window.expand(tree, picked)

@@ -177,7 +177,8 @@ def generate(target: Target, levels: int, width: int) -> list[int]:
     its children. No levels: plain decoding. One draft a level: Jacobi decoding.
     """
     first_code = target.model.first_code
-    image, guesses = [target.last], []  # ids
+    image = [target.last]  # ids
+    guesses: list[list[int]] = []  # of each level
     while len(image) <= TOKENS:
         # Draft: node 0 is the newest token, and level d has the nodes from 1 + (d - 1) width on.
         tree = [image[-1]]

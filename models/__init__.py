@@ -8,5 +8,11 @@ HARMLESS = {
     "torch.utils._pytree": "is an Enum subclass",
     "diffusers.quantizers.torchao.torchao_quantizer": "Unable to import `torchao` Tensor objects",
 }
+
+
+def _silence(name: str, text: str) -> None:
+    logging.getLogger(name).addFilter(lambda record: text not in record.getMessage())
+
+
 for name, text in HARMLESS.items():  # before diffusers or transformers is imported
-    logging.getLogger(name).addFilter(lambda record, text=text: text not in record.getMessage())
+    _silence(name, text)

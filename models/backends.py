@@ -84,7 +84,7 @@ def use_triton(*networks: nn.Module) -> None:
         log.warning("Layers run by torch's kernels, which are slower: %s", reason)
         return
     ours = ops.TritonOps()
-    for block in chain.from_iterable(net.blocks for net in found):
+    for block in chain.from_iterable(net.layers for net in found):
         block.ops = ours
 
 
@@ -106,5 +106,5 @@ def whose_kernels(network: nn.Module) -> str:
     found = [module for module in network.modules() if isinstance(module, Blocks)]
     if any(blocks.run is run_compiled for blocks in found):
         return "compiled"
-    used = [block.ops for blocks in found for block in blocks.blocks]
+    used = [block.ops for blocks in found for block in blocks.layers]
     return "torch" if all(type(one) is type(BY_TORCH) for one in used) else "triton"

@@ -1,10 +1,14 @@
 """Sizes of a transformer, and the values that a forward pass takes."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from support.constants import arange
 
 
 @dataclass(frozen=True)
@@ -70,16 +74,51 @@ Layers = tuple[int, ...]  # numbers of layers, counted from 1
 class Cache(Protocol):
     """What a forward pass needs of a cache."""
 
-    guidance: int  # neighbouring rows that belong to one image
-
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (rows, kv_heads, n, head_dim); return all visible ones.
 
         These are (rows, kv_heads, m, head_dim), in the type that attention is computed in.
         """
 
-    def part(self, rows: slice) -> "Cache":
-        """Return the cache for a forward pass over these rows alone."""
+
+@dataclass(frozen=True)
+class CachePass:
+    """What one forward pass over n new tokens writes to a cache, and what it sees of it."""
+
+    # (2 layers, rows, kv_heads, slots, head_dim) for the layers of each device: keys and values in
+    # turn, so far as the pass sees them
+    memory: tuple[Tensor, ...]
+    slots: Tensor  # (rows, n) where the new tokens are written
+    ends: Tensor  # (rows,) the slots from here on are masked for all new tokens of a row
+    guidance: int  # neighbouring rows that belong to one image
+
+    @cached_property
+    def visible(self) -> tuple[Tensor, ...]:
+        """Keys and values of every layer in turn, (rows, kv_heads, slots, head_dim) each."""
+        # views of all layers at once are cheaper than one by one
+        return tuple(chain.from_iterable(memory.unbind(0) for memory in self.memory))
+
+    def seen(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values, (rows, kv_heads, slots, head_dim) each."""
+        return self.visible[2 * layer], self.visible[2 * layer + 1]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store a layer's new keys and values (rows, kv_heads, n, head_dim).
+
+        Returns all that the pass sees, (rows, kv_heads, slots, head_dim) each.
+        """
+        seen = self.seen(layer)
+        for memory, new in zip(seen, (keys, values), strict=True):
+            rows = arange(len(memory), memory.device)[:, None]
+            slots = self.slots.to(memory.device)
+            # bf16 networks keep their keys and values in fp32 on CPUs (`attention_dtype`)
+            memory.transpose(1, 2)[rows, slots] = new.transpose(1, 2).to(memory.dtype)
+        return seen
+
+    def part(self, rows: slice) -> "CachePass":
+        """Return what a forward pass over these rows alone writes and sees."""
+        memory = tuple(layers[:, rows] for layers in self.memory)
+        return CachePass(memory, self.slots[rows], self.ends[rows], self.guidance)
 
 
 @dataclass(frozen=True)
@@ -95,6 +134,9 @@ class Context:
         """Return positions and mask on a layer's device; the cache knows its layers' devices."""
         mask = None if self.mask is None else self.mask.to(device)
         return Context(self.positions.to(device), mask, self.cache)
+
+
+Place = TypeVar("Place", int, Tensor)  # one image position or many
 
 
 @dataclass(frozen=True)
@@ -126,7 +168,7 @@ class ImageGrid:
         """Return the columns of the wider grid."""
         return self.columns if self.preview is None else max(self.columns, self.preview[1])
 
-    def around(self, position: Tensor | int) -> tuple[Tensor | int, Tensor | int]:
+    def around(self, position: Place) -> tuple[Place | int, Place | int]:
         """Return columns and first token of the grid that an image token is in."""
         if self.preview is None:
             return self.columns, 0
@@ -134,7 +176,7 @@ class ImageGrid:
         large = position >= self.first
         return self.preview[1] + large * (self.columns - self.preview[1]), large * self.first
 
-    def above(self, position: Tensor | int) -> Tensor | int:
+    def above(self, position: Place) -> Place:
         """Return the token above an image token; below 0 in a grid's first row."""
         if self.preview is None:
             return position - self.columns
@@ -143,7 +185,7 @@ class ImageGrid:
         # Far below 0: the large grid's first row must not find the small grid above it.
         return above - (above < first) * self.tokens
 
-    def slots(self, position: Tensor | int) -> Tensor | int:
+    def slots(self, position: Place) -> Place:
         """Return the sequence's tokens, row ends included, before image token number `position`."""
         return position if self.row_end is None else position + position // self.columns
 

@@ -56,8 +56,8 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
         room = [free[0] - load.first - copied, *free[1:]]
         counts = [max(0, size // (load.layer + load.cache)) for size in room]
         # in their order: features cross from each device to the next only once
-        devices = [device for device, count in enumerate(counts) for _ in range(count)][:layers]
-        devices += [None] * (layers - len(devices))
+        placed = [device for device, count in enumerate(counts) for _ in range(count)][:layers]
+        devices = [*placed, *[None] * (layers - len(placed))]
         if devices.count(None) <= homeless:
             break
     return devices

@@ -74,7 +74,7 @@ def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> in
     matrices = _quantized(network, kind)
     others = {*network.parameters()} - {matrix.weight for matrix in matrices}
     whole = sum(parameter.numel() for parameter in others) * dtype.itemsize
-    return whole + sum(_bytes(matrix, kind) for matrix in matrices)
+    return whole if kind is None else whole + sum(_bytes(matrix, kind) for matrix in matrices)
 
 
 def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:

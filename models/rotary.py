@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.base import ImageGrid, TransformerSpec
+from models.base import GridRope, ImageGrid, ImageRope, TransformerSpec
 
 
 class Rotary(nn.Module):
@@ -17,14 +17,15 @@ class Rotary(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.head_dim, self.max_positions = spec.head_dim, spec.max_positions
-        self.theta, self.image, self.rope = spec.rope_theta, spec.image_rope, spec.grid_rope
+        self.theta = spec.rope_theta
         self.table: Tensor | None = None  # (positions, 2 head_dim)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(rows, n) -> cosines and signed sines (rows, n, 1, head_dim)."""
         if self.table is None or self.table.device != positions.device:
             self.table = self._build(positions.device)
-        return self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
+        cos, sin = self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
+        return cos, sin
 
     def table_in(self, dtype: torch.dtype) -> Tensor:
         """Make the table (positions, 2 head_dim), rounded to a type, on a CPU; bf16 in fp32."""
@@ -55,6 +56,10 @@ class RotaryGrid(Rotary):
     vectors.
     """
 
+    def __init__(self, spec: TransformerSpec, image: ImageRope):
+        super().__init__(spec)
+        self.image = image
+
     def _build(self, device: torch.device) -> Tensor:
         half, side = self.head_dim // 2, self.image.side
         # angles of one axis: (side, head_dim / 4)
@@ -79,7 +84,11 @@ class RotaryGrids(Rotary):
     Rotated pairs of channels come first in both halves of a head, as `order` brings them.
     """
 
-    grid: ImageGrid | None = None  # known once there are prompts; it ends the table
+    grid: ImageGrid  # known once there are prompts; it ends the table
+
+    def __init__(self, spec: TransformerSpec, rope: GridRope):
+        super().__init__(spec)
+        self.rope = rope
 
     @property
     def order(self) -> Tensor:

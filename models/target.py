@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # so that the engine, which knows a target, loads no codec
     from models.codecs.vqgan import ImageTokenizer
     from models.targets.prompts import Prompts
 
+    Images = ImageTokenizer | Palette | TokenPicture  # what makes pixels of codes
+
 
 class TargetModel:
     """An autoregressive image model: text in, image codes out."""
@@ -23,7 +25,7 @@ class TargetModel:
         self,
         transformer: Transformer,
         prompts: "Prompts",
-        images: "ImageTokenizer | Palette | TokenPicture",
+        images: "Images",
         drafter: Callable[[dict, TransformerSpec], TransformerSpec],
     ):
         """drafter: of the family."""
@@ -31,7 +33,7 @@ class TargetModel:
         self.spec, self.grid, self.vocab = transformer.spec, prompts.grid, prompts.vocab
         weight = transformer.norm.weight
         self.dtype, self.device = weight.dtype, weight.device
-        self._drafter = drafter
+        self.drafter = drafter  # its family's: config.json, the target's sizes -> a drafter's sizes
 
     def move(self, device: torch.device) -> None:
         """Move all but the transformer to a device, on which ids and features are from now on."""
@@ -77,7 +79,7 @@ class TargetModel:
 
     def drafter_spec(self, config: dict) -> TransformerSpec:
         """Return the sizes in a drafter's config.json; ValueError if it is for another target."""
-        return self._drafter(config, self.spec)
+        return self.drafter(config, self.spec)
 
     @property
     def pictured(self) -> bool:

@@ -205,10 +205,10 @@ class Block(nn.Module):
 def rotary_of(spec: TransformerSpec) -> Rotary:
     """Return how queries and keys are rotated."""
     if spec.grid_rope is not None:
-        return RotaryGrids(spec)
-    if spec.gpt2:
-        return Unrotated(spec)
-    return Rotary(spec) if spec.image_rope is None else RotaryGrid(spec)
+        return RotaryGrids(spec, spec.grid_rope)
+    if spec.image_rope is not None:
+        return RotaryGrid(spec, spec.image_rope)
+    return Unrotated(spec) if spec.gpt2 else Rotary(spec)
 
 
 class Blocks(nn.Module):
@@ -222,6 +222,11 @@ class Blocks(nn.Module):
         # How layers run is chosen here: by torch or by `models.cpu.blocks`; how the steps between
         # their products do, in `Block.ops`.
         self.run: Callable[..., Tensor] = run_by_torch
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks in order."""
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     def forward(
         self,
@@ -250,14 +255,15 @@ def run_by_torch(
     if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
         groups = blocks.spec.heads // blocks.spec.kv_heads
         context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
-    states, y = [], None
+    states: list[Tensor] = []
+    y: Tensor | None = None
     for number, block in enumerate(blocks.blocks, 1):
         x, y = block(x, y, rotation, context)
         if number in layers:
             states.append(x + y)
     if norm is not None and not layers:
         return block.ops.add_norm(norm, x, y)[1]
-    x = x + y
+    x = x if y is None else x + y
     if layers:
         # Layers spread over GPUs leave their states on several of them.
         x = torch.stack([x, *(state.to(x.device) for state in states)], 2)
@@ -273,7 +279,7 @@ class Transformer(nn.Module):
         self.positions = Embedding(spec.max_positions, spec.hidden) if spec.gpt2 else None
         self.blocks = Blocks(spec)
         self.norm = norm_of(spec)
-        self.head = Linear(spec.hidden, scored, bias=False)
+        self.head: nn.Module = Linear(spec.hidden, scored, bias=False)
 
     @property
     def spec(self) -> TransformerSpec:

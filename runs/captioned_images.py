@@ -71,8 +71,8 @@ def _read(source: Path) -> Iterator[Captioned]:
     if lists:
         return _listed(lists[0])
     # a folder of texts alone has no image, rather than captions without one
-    names = chain.from_iterable(names for _, names in _folders(source))
-    images = any(name.lower().endswith(IMAGE_ENDINGS) for name in names)
+    found = chain.from_iterable(names for _, names in _folders(source))
+    images = any(name.lower().endswith(IMAGE_ENDINGS) for name in found)
     return _paired(source) if images else iter(())
 
 
@@ -168,6 +168,7 @@ def _caption(content: object) -> str:
     except UnicodeDecodeError as error:
         raise Fault("no caption: it is not UTF-8") from error
     if (fault := text_fault(text)) is None:
+        assert isinstance(text, str), "else it has a fault"
         return text.strip()
     special = {"blank": "empty caption", "no text": f"no caption: found {text!r}"}
     raise Fault(special.get(fault, f"no caption: it is {fault}"))

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ import numpy as np
 from configs.fields import Flag, mismatch
 from decoding.device import current
 from decoding.engine import StepStats, Watcher
-from decoding.images import FinishedImage, Job, RoundStats
+from decoding.images import FinishedImage, Job
 from decoding.seeds import image_seed
 from models.target import TargetModel
 from runs.prompts import PromptItem
@@ -32,14 +32,6 @@ class Drawn:
     pictured: bool  # whether the pixels are a picture, not only tokens
 
 
-@dataclass(frozen=True)
-class DrawnStep:
-    """One round: a line per image in flight, and the images that it finished."""
-
-    rounds: tuple[RoundStats, ...]
-    finished: tuple[Drawn, ...]
-
-
 def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
     """Return one job per image, with the image's own seed. seed: the run's base seed."""
     return [
@@ -50,7 +42,7 @@ def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
 
 def draw(
     session: Session, jobs: Sequence[Job], watcher: Watcher | None = None
-) -> Iterator[DrawnStep]:
+) -> Iterator[StepStats[Drawn]]:
     """Draw these images by the session's method; the iterator yields after every round.
 
     The engine is opened and the prompts are checked at once, the first round runs when the iterator
@@ -65,8 +57,10 @@ def draw(
     return _steps(session.target, engine.generate(jobs))
 
 
-def _steps(target: TargetModel, steps: Iterator[StepStats]) -> Iterator[DrawnStep]:
-    spent = Counter[str]()  # CPU seconds by image
+def _steps(
+    target: TargetModel, steps: Iterator[StepStats[FinishedImage]]
+) -> Iterator[StepStats[Drawn]]:
+    spent: dict[str, float] = defaultdict(float)  # CPU seconds by image
     while True:
         before = time.process_time()
         if (step := next(steps, None)) is None:
@@ -75,7 +69,7 @@ def _steps(target: TargetModel, steps: Iterator[StepStats]) -> Iterator[DrawnSte
         for stats in step.rounds:
             spent[stats.id] += share
         finished = (_drawn(target, image, spent.pop(image.job.id, 0.0)) for image in step.finished)
-        yield DrawnStep(step.rounds, tuple(finished))
+        yield StepStats(step.rounds, tuple(finished))
 
 
 def _drawn(target: TargetModel, image: FinishedImage, cpu_seconds: float) -> Drawn:

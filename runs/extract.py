@@ -10,14 +10,14 @@ from hashlib import sha256
 from itertools import count, islice
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image
 
 from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
-from configs.fields import Flag, mismatch, refusing, settings_dict
+from configs.fields import Flag, mismatch, refusing, settings_dict, settled
 from drafters.training.shards import Example, ShardWriter, Tokens, read_skipped, shard_paths
 from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
@@ -39,6 +39,7 @@ from support.progress import DecodingProgress, Progress, plural
 from support.provenance import CONTENT, checkpoint_id
 
 SCENES = 60_000  # in the tiny model's training split
+Item = TypeVar("Item", Captioned, PromptItem)
 _ENLARGED = 2.0  # pictures that would have to be enlarged more are left out
 _KEPT = 0.5  # the share of a picture that cutting it to the model's shape must leave
 # What an image's codes depend on.
@@ -59,45 +60,52 @@ def extract_tokens(
     if processes.rank == 0:
         tell_quotes(settings.output_dir, "train_drafter --tokens")
     prompts: list[PromptItem] | None = None  # the first sample of each
+    pictures: Iterable[Captioned] = ()
+    samples: Iterable[PromptItem] = ()
     if not settings.from_prompts:
-        images = captioned_images(Path(settings.data_dir))
+        pictures = captioned_images(Path(settled(settings.data_dir)))
     else:
         captions = settings.prompt is None  # of the tiny model's own training
-        wanted = min(settings.num_images, SCENES)
+        wanted = min(settled(settings.num_images), SCENES)
         prompts = (
             numbered(sample_captions("train", wanted)) if captions else prompt_items(run.prompts)
         )
         # one sample of every prompt, then a second one of each, and so on
         several = (replace(item, sample=sample) for sample in count() for item in prompts)
-        images = islice(several, _different_samples(settings, len(prompts)))
+        samples = islice(several, _different_samples(settings, len(prompts)))
     with refusing():
         options = target_options(run.engine, torch.float32, pick_device(run.engine.device))
         codec = load_codec(run.engine.model, run.engine.model_path, options)
     with _opened(settings, _about(settings, codec, prompts), processes, size) as writer:
-        # shares are cut before what is done is left out, so that they never overlap
-        share = islice(images, processes.rank, None, processes.count)
-        todo = (image for image in share if image.id not in writer.done)
         if prompts is None:
             what = f"encoding the images of {settings.data_dir} into {settings.output_dir}"
             with Progress(what, shown=processes.rank == 0) as progress:
-                new = _encode(todo, codec, writer, progress)
+                new = _encode(_missing(pictures, writer, processes), codec, writer, progress)
         else:
-            new = _draw(settings, todo, codec, writer)
+            new = _draw(settings, _missing(samples, writer, processes), codec, writer)
     new = sum(processes.gather(new))
     if processes.rank == 0:
         images, summary = _summary(Path(settings.output_dir), new)
         if not images:
-            pictures = f"--data_dir {settings.data_dir}"
-            source = pictures if prompts is None else f"--prompt {run.prompts.prompt}"
+            folder, listed = f"--data_dir {settings.data_dir}", f"--prompt {run.prompts.prompt}"
+            source = folder if prompts is None else listed
             raise Failure(f"{source}: found nothing that can be used: {summary}")
         print(summary)
 
 
+def _missing(images: Iterable[Item], writer: ShardWriter, processes: Processes) -> Iterator[Item]:
+    """Yield what this process has to do."""
+    # shares are cut before what is done is left out, so that they never overlap
+    share = islice(images, processes.rank, None, processes.count)
+    return (image for image in share if image.id not in writer.done)
+
+
 def _different_samples(settings: ExtractionSettings, prompts: int) -> int:
     """Return how many images to make: at temperature 0 a prompt has one, whatever its seed."""
-    if settings.run.engine.sampling.temperature > 0 or settings.num_images <= prompts:
-        return settings.num_images
-    which = f"{plural(prompts, 'image')} instead of {settings.num_images}"
+    wanted = settled(settings.num_images)
+    if settings.run.engine.sampling.temperature > 0 or wanted <= prompts:
+        return wanted
+    which = f"{plural(prompts, 'image')} instead of {wanted}"
     remark(f"--temperature 0: {which}, since all samples of a prompt have the same tokens")
     return prompts
 
@@ -113,7 +121,7 @@ def _about(
     if prompts is None:
         # relative, so that a project may move
         kept["data_dir"] = os.path.relpath(
-            os.path.realpath(settings.data_dir), os.path.realpath(settings.output_dir)
+            os.path.realpath(settled(settings.data_dir)), os.path.realpath(settings.output_dir)
         )
     elif settings.prompt is not None:  # a list that has changed is another one
         texts = repr([item.prompt for item in prompts])

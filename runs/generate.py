@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from configs.fields import in_list, refuse, settings_dict
+from configs.fields import in_list, refuse, settings_dict, settled
 from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import TARGETS
@@ -56,7 +56,7 @@ def generate_images(
     processes = processes or launched()
     refuse_spread(settings.engine, processes)
     if processes.rank == 0:
-        tell_quotes(settings.output_dir, "evaluate --output_dir")
+        tell_quotes(settled(settings.output_dir), "evaluate --output_dir")
     with run_folder(settings, processes) as folder:
         folder.check_prompts(prompts)
         missing = [item for item in items if item.id not in folder.records]
@@ -71,9 +71,9 @@ def generate_images(
             remark(f"pictures that changed since they were saved, {which}, are made again")
         seconds = 0.0
         if missing:
-            share = processes.share(missing)
-            with _progress(settings, folder, (len(items), len(missing), len(share))) as progress:
-                seconds = _make(settings, folder, items, share, open_session, progress)
+            own = processes.share(missing)
+            with _progress(settings, folder, (len(items), len(missing), len(own))) as progress:
+                seconds = _make(settings, folder, items, own, open_session, progress)
         folder.finish()
         seconds = max(processes.gather(seconds))  # shares take different times
         if processes.rank == 0:
@@ -85,7 +85,7 @@ def run_folder(settings: RunSettings, processes: Processes = ALONE) -> RunFolder
     shared = settings.identity()
     if settings.prompts.source == "file":  # the list may move and grow; `check_prompts` compares it
         shared["prompt"] = "a list of prompts"
-    return RunFolder(settings.output_dir, settings_dict(settings), shared, processes)
+    return RunFolder(settled(settings.output_dir), settings_dict(settings), shared, processes)
 
 
 def different_images(settings: EngineSettings, items: Sequence[PromptItem]) -> list[PromptItem]:

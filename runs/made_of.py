@@ -100,6 +100,6 @@ def _code_id(plugin: str) -> str:
             files.add(path)
     digest = hashlib.sha256()
     for path in sorted(files):
-        name = path.relative_to(home) if path.is_relative_to(home) else path.name
+        name = str(path.relative_to(home)) if path.is_relative_to(home) else path.name
         digest.update(f"{name}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,14 +1,16 @@
 """Timed decoding: one method over some images, and where its time went."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 from configs.methods import MethodSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
 
+Number = TypeVar("Number", int, float)
 BASELINE = MethodSettings(method="ar")
 AGAIN = "measure again on an idle machine"
 BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches with one thread
@@ -93,15 +95,17 @@ def warm_up(engine: Engine, jobs: list[Job], images: int = 1) -> None:
 def joined(runs: Sequence[Measurement]) -> Measurement:
     """Return measurements over different prompts as one."""
     images = [image for run in runs for image in run.images]
-    seconds, calls = (Counter() for _ in range(2))
-    for run in runs:
-        seconds.update(run.seconds)
-        calls.update(run.calls)
+    seconds, calls = _added([run.seconds for run in runs]), _added([run.calls for run in runs])
     spent, first = (
         tuple(one for run in runs for one in getattr(run, name))
         for name in ("cpu_seconds", "first_seconds")
     )
-    return Measurement(images, dict(seconds), dict(calls), spent, first)
+    return Measurement(images, seconds, calls, spent, first)
+
+
+def _added(parts: Sequence[dict[str, Number]]) -> dict[str, Number]:
+    names = dict.fromkeys(chain.from_iterable(parts))
+    return {name: sum(part.get(name, 0) for part in parts) for name in names}
 
 
 def busy_share(runs: Sequence[Measurement]) -> float:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from configs.fields import refuse
+from configs.fields import refuse, settled
 from configs.methods import METHODS, TREES, MethodSettings
 from configs.model import SamplingSettings
 from configs.rules import PROPOSALS, RULES, loaded
@@ -19,7 +19,9 @@ from models.target import TargetModel
 
 def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     """Build the policy of a drafting method; grid: of an image's tokens."""
-    return loaded(METHODS[method.method].policy)(method, grid)
+    code = METHODS[method.method].policy
+    assert code is not None, "plain decoding has none"
+    return loaded(code)(method, grid)
 
 
 def build_verifier(method: MethodSettings, nearest: Tensor | None = None) -> Verifier:
@@ -53,11 +55,11 @@ def build_engine(  # noqa: PLR0913 (the parts of a loop)
 ) -> Engine:
     """Compose the engine of a method."""
     speculation = None
-    if method.speculative:
+    if (drafter_of := METHODS[method.method].drafter) is not None:
         _check_tree(method, target.vocab.size)
         policy = build_policy(method, target.grid)
-        proposal = loaded(PROPOSALS[method.proposal])()
+        proposal = loaded(PROPOSALS[settled(method.proposal)])()
         parts = Drafting(target, drafter, distribution, method, policy.largest)
-        speculation = Speculation(loaded(METHODS[method.method].drafter)(parts), policy, proposal)
+        speculation = Speculation(loaded(drafter_of)(parts), policy, proposal)
     verifier = build_verifier(method, nearest)
     return Engine(target, distribution, verifier, images, speculation, sources, replay, compiles)

@@ -89,7 +89,7 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     family, options = examination.family, examination.options
     folder = checkpoint_folder(run.model_path, "--model_path", download=False)
     parts = family.compatible(folder, options)
-    for lantern in {method.lantern for method in methods} - {None}:
+    for lantern in {method.lantern for method in methods if method.lantern is not None}:
         with refusing(Flag("verifier", "lantern")):
             find_table(folder, parts.codes, lantern.columns(parts.codes))
     caption, longest = map(sum, zip(*report.memory.values(), strict=True))
@@ -106,7 +106,7 @@ def _with_drafter(run: EngineSettings) -> EngineSettings:
 
 def _is_absent(name: str, path: object) -> bool:
     """Return whether a flag names files of the hub that are not here yet."""
-    if not name.endswith("_path") or path is None or Path(path).exists():
+    if not name.endswith("_path") or not isinstance(path, str) or Path(path).exists():
         return False
     try:
         checkpoint_folder(path, f"--{name}", download=False)

@@ -22,7 +22,7 @@ from decoding.images import Job
 from decoding.proposals import Proposal
 from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree, rows_at
-from drafters.recall import FITTED_TO_TINY, RecallNumbers
+from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
 from drafters.similarity import NO_NODE, sharpness_of
 from drafters.training.agreement import compared
 
@@ -41,17 +41,39 @@ class Level:
     similarity: Tensor  # (k,)
 
 
+class NotingDrafter(RecallDrafter):
+    """Notes what it recalls, of one image; a round that is replayed would call no Python."""
+
+    def begin(self, round: Round, proposal: Proposal) -> None:
+        self.levels: list[Level] = []
+        super().begin(round, proposal)
+
+    def children(
+        self, tree: GrowingTree, picked: Tensor, round: Round, proposal: Proposal
+    ) -> Children:
+        window, level = self.window, tree.newest
+        candidates, is_candidate = window.look_up(tree, picked)
+        log_q = rows_at(window.result.log_q[:, tree.height], candidates)
+        similarity = window.result.similarity[:, tree.height].gather(1, candidates)
+        similarity = similarity.where(is_candidate, NO_NODE)
+        tokens = level.tokens.gather(1, picked)[0].tolist()
+        parents = (picked[0] // level.children).tolist()
+        self.levels.append(Level(parents, tokens, log_q[0], similarity[0]))
+        return super().children(tree, picked, round, proposal)
+
+
 class Recorder:
-    """Notes what an engine's drafter recalls; one image at a time."""
+    """Compares what an engine's drafter recalls with what the target then chooses."""
 
     def __init__(self, engine: Engine):
-        self.engine, self.drafter = engine, engine.speculation.drafter
-        self.levels: list[Level] = []  # of the round that is drafted
+        assert engine.speculation is not None, "its method is recall"
+        drafter = engine.speculation.drafter
+        assert isinstance(drafter, RecallDrafter)
+        self.drafter = NotingDrafter(engine.target, drafter.guess, drafter.largest, drafter.numbers)
+        engine.speculation = replace(engine.speculation, drafter=self.drafter)
         # of each choice: the values that it is compared by (k,), the similarity, and which it is
         self.rows: list[tuple[Tensor, ...]] = []
-        # A bound method is replaced, so rounds must not be replayed: a CUDA graph calls no Python.
-        self._children, self.drafter.children = self.drafter.children, self._noting_children
-        engine.watcher = self._after_round
+        self.engine, engine.watcher = engine, self._after_round
 
     def generate(self, jobs: Sequence[Job], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -60,24 +82,13 @@ class Recorder:
                 if time.monotonic() > end:
                     break
 
-    def _noting_children(
-        self, tree: GrowingTree, picked: Tensor, round: Round, proposal: Proposal
-    ) -> Children:
-        window, level = self.drafter.window, tree.newest
-        candidates, is_candidate = window.look_up(tree, picked)
-        log_q = rows_at(window.result.log_q[:, tree.height], candidates)
-        similarity = window.result.similarity[:, tree.height].gather(1, candidates)
-        similarity = similarity.where(is_candidate, NO_NODE)
-        tokens = level.tokens.gather(1, picked)[0].tolist()
-        parents = (picked[0] // level.children).tolist()
-        self.levels.append(Level(parents, tokens, log_q[0], similarity[0]))
-        return self._children(tree, picked, round, proposal)
-
     def _after_round(self, states: object, result: RoundResult) -> None:
         """Keep the predictions after the root and the accepted tokens."""
         accepted, emitted = int(result.verdict.accepted[0]), result.verdict.emitted[0].tolist()
         node = 0
-        for depth, level in enumerate(self.levels[: accepted + 1]):
+        # an image's last token is decided without a draft
+        levels = self.drafter.levels if result.tree.height else []
+        for depth, level in enumerate(levels[: accepted + 1]):
             if depth:
                 nodes = [*zip(level.parents, level.tokens, strict=True)]
                 accepted_node = node, emitted[depth - 1]
@@ -92,7 +103,6 @@ class Recorder:
                 if bool(is_among):
                     row = best[0].float(), level.similarity[node].float(), which[0]
                     self.rows.append(tuple(part.cpu() for part in row))
-        self.levels = []
 
 
 def fit_numbers(
@@ -118,7 +128,8 @@ def fit_numbers(
 
 def _loss(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
     values, similarity, chosen = data
-    return F.cross_entropy(sharpness_of(similarity, *numbers)[:, None] * values, chosen)
+    sharpness = sharpness_of(similarity, numbers[0], numbers[1])
+    return F.cross_entropy(sharpness[:, None] * values, chosen)
 
 
 def _better(current: Pair, fitted_to: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> Pair:
@@ -136,4 +147,5 @@ def _better(current: Pair, fitted_to: tuple[Tensor, ...], others: tuple[Tensor, 
     fitted = numbers.detach()
     if not bool(_loss(others, fitted) < _loss(others, torch.tensor(current))):
         return current
-    return tuple(round(value, 2) for value in fitted.tolist())
+    offset, slope = fitted.tolist()
+    return round(offset, 2), round(slope, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from configs.fields import Flag, refuse, refusing
+from configs.fields import Flag, refuse, refusing, settled
 from configs.methods import MethodSettings
 from configs.model import INDUCTOR, EngineSettings, SamplingSettings
 from decoding.engine import Engine
@@ -142,7 +142,9 @@ def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODE
 def _find_drafter(settings: EngineSettings) -> FoundDrafter:
     family = family_of(settings.model)
     folder = checkpoint_folder(settings.model_path, "--model_path")
-    return find_drafter(settings.drafter_path, family, fitting_config(folder, family.spec)[1])
+    return find_drafter(
+        settled(settings.drafter_path), family, fitting_config(folder, family.spec)[1]
+    )
 
 
 def target_options(

@@ -66,7 +66,8 @@ def tuned_recipe(values: Values) -> Tuned | None:
 
     None if `tune` has written none for the model. values: of the run, by flag, without a method.
     """
-    known, found = Known("generate_images", flags_in(RunSettings)), []
+    known = Known("generate_images", flags_in(RunSettings))
+    found: list[Tuned] = []
     for path in sorted(PLACE.glob("*.yaml")):
         if (tuned := read_recipe(str(path), known).get(TUNED)) is None:
             continue

@@ -11,6 +11,7 @@ settings here.
 from random import Random
 from typing import NamedTuple
 
+from configs.fields import settled
 from configs.methods import AdtSettings, MethodSettings
 from decoding.policies.base import Controller
 from decoding.policies.dynamic import DynamicTree
@@ -35,7 +36,8 @@ class AdaptiveController:
         # the tree that decided each image position; the prefill decides position 0 without one
         self.trees: list[Grown | None] = [None]
         self.confidence: float | None = None
-        self.planned = TreeShape(settings.d_init, settings.k_init, nodes)
+        self.first = settled(settings.d_init), settled(settings.k_init)
+        self.planned = TreeShape(*self.first, nodes)
 
     def shape(self, position: int) -> TreeShape:
         s = self.settings
@@ -52,7 +54,7 @@ class AdaptiveController:
         if s.init == "random":
             return self.random.randint(s.d_min, s.d_max), self.random.randint(s.k_min, s.k_max)
         tree = None if s.init == "fixed" else self._adjacent(position)
-        return (s.d_init, s.k_init) if tree is None else tree[:2]
+        return self.first if tree is None else tree[:2]
 
     def _adjacent(self, position: int) -> Grown | None:
         """Return the tree from which the one at `position` starts; None if there is none yet."""
@@ -105,4 +107,5 @@ class AdaptiveTree(DynamicTree):
 
 def adaptive_tree(method: MethodSettings, grid: ImageGrid) -> AdaptiveTree:
     """Build ADT-Tree's policy."""
-    return AdaptiveTree(method.own, method.nodes, grid)
+    assert isinstance(method.own, AdtSettings), "it has the settings of adt"
+    return AdaptiveTree(method.own, settled(method.nodes), grid)

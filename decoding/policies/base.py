@@ -1,7 +1,7 @@
 """What a tree policy is: it shapes every round's draft tree and learns from what was accepted."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from decoding.drafter import Drafter
 from decoding.proposals import Proposal
@@ -35,7 +35,10 @@ class FixedController:
         pass
 
 
-class TreePolicy(Protocol):
+Asked = TypeVar("Asked", bound=Drafter, contravariant=True)  # the kind of drafter it grows with
+
+
+class TreePolicy(Protocol[Asked]):
     """Shapes draft trees and grows them."""
 
     name: str
@@ -44,5 +47,5 @@ class TreePolicy(Protocol):
     def controller(self, seed: int) -> Controller:
         """Return the memory of a new image; `seed` feeds policies that draw random numbers."""
 
-    def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
+    def grow(self, round: Round, drafter: Asked, proposal: Proposal) -> DraftTree:
         """Return the trees that a round verifies."""

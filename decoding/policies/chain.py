@@ -3,14 +3,15 @@
 import torch
 import torch.nn.functional as F
 
+from configs.fields import settled
 from configs.methods import MethodSettings
-from decoding.device import arange, constant
 from decoding.drafter import ChainDrafter
 from decoding.policies.base import Controller, FixedController
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree
 from models.base import ImageGrid
+from support.constants import arange, constant
 
 
 class ChainTree:
@@ -47,4 +48,4 @@ class ChainTree:
 
 def chain_tree(method: MethodSettings, grid: ImageGrid) -> ChainTree:
     """Build the policy of --window positions."""
-    return ChainTree(method.window)
+    return ChainTree(settled(method.window))

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from configs.fields import settled
 from configs.methods import MethodSettings
-from decoding.device import arange
 from decoding.drafter import TreeDrafter
 from decoding.policies.base import Controller, FixedController
 from decoding.proposals import Proposal
@@ -12,6 +12,7 @@ from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
 from models.base import ImageGrid
 from support.compiler import fused
+from support.constants import arange
 
 # Tokens that later rounds save because this round predicts a position again: REFRESH next to the
 # root, half of that HALVED positions on, falling as a Gaussian (measured with chains of 8 to 32).
@@ -127,9 +128,13 @@ def verify_gain(tree: DraftTree) -> Tensor:
 
 def dynamic_tree(method: MethodSettings, grid: ImageGrid) -> DynamicTree:
     """Build the policy of trees that always have the method's size."""
-    return DynamicTree(TreeShape(method.depth, method.width, method.nodes))
+    return DynamicTree(_shape(method))
 
 
 def recalled_tree(method: MethodSettings, grid: ImageGrid) -> DynamicTree:
     """Build it for a drafter whose later rounds recall the predictions after a tree."""
-    return DynamicTree(TreeShape(method.depth, method.width, method.nodes), refreshes=True)
+    return DynamicTree(_shape(method), refreshes=True)
+
+
+def _shape(method: MethodSettings) -> TreeShape:
+    return TreeShape(settled(method.depth), settled(method.width), settled(method.nodes))

@@ -5,14 +5,15 @@ from functools import cached_property
 
 from torch import Tensor
 
+from configs.fields import settled
 from configs.methods import TREES, MethodSettings
-from decoding.device import constant
 from decoding.drafter import TreeDrafter
 from decoding.policies.dynamic import LevelPolicy
 from decoding.proposals import Proposal
 from decoding.round import Round, TreeShape
 from decoding.tree import DraftTree, GrowingTree
 from models.base import ImageGrid
+from support.constants import constant
 
 RankPath = tuple[int, ...]
 
@@ -93,4 +94,4 @@ class StaticTree(LevelPolicy):
 
 def static_tree(method: MethodSettings, grid: ImageGrid) -> StaticTree:
     """Build the policy of --tree."""
-    return StaticTree(rank_paths(TREES[method.tree]))
+    return StaticTree(rank_paths(TREES[settled(method.tree)]))

@@ -31,7 +31,8 @@ class CoolSd(Walk):
     def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         depth = tree.depths[node]
         factor = max(1.0, self.settings.delta * math.exp(-FALL * depth))
-        p, drawn = tree.p(node), []
+        p = tree.p(node)
+        drawn: list[int] = []
         for child in tree.children[node]:
             token, q = tree.tokens[child], tree.q(node, drawn)
             if noise.accept(depth, token) * q[token] < factor * p[token]:

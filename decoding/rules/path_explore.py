@@ -29,7 +29,8 @@ class PathExplore(HostRule):
         accepted = [node]
         if not tree.children[node]:
             return accepted
-        p, drawn = tree.p(node), []
+        p = tree.p(node)
+        drawn: list[int] = []
         for child in tree.children[node]:
             token, q = tree.tokens[child], tree.q(node, drawn)
             # a refused position is judged again in a later round: numbers are the round's own

@@ -25,7 +25,8 @@ class SjdPac(HostRule):
             node = pending.pop(0)
             if tree.depths[node] > tree.depths[last]:
                 last = node
-            p, drawn = tree.p(node), []
+            p = tree.p(node)
+            drawn: list[int] = []
             for child in tree.children[node]:
                 token, q = tree.tokens[child], tree.q(node, drawn)
                 # other paths' numbers: a refused position is judged again in a later round

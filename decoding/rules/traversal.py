@@ -24,8 +24,9 @@ class Traversal(HostRule):
     reads_distributions = True
 
     def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
-        last, distribution = self._accepted(tree, 0, 1.0, noise)
-        return tree.path_to(last), distribution
+        accepted = self._accepted(tree, 0, 1.0, noise)
+        assert accepted is not None, "the root is never refused"
+        return tree.path_to(accepted[0]), accepted[1]
 
     def _accepted(
         self, tree: ImageTree, node: int, weight: float, noise: HostNoise
@@ -34,7 +35,8 @@ class Traversal(HostRule):
 
         weight: p of the node.
         """
-        p, drawn = tree.p(node), []
+        p = tree.p(node)
+        drawn: list[int] = []
         for child in tree.children[node]:
             token, q = tree.tokens[child], tree.q(node, drawn)
             chance = min(weight * p[token] / max(q[token], TINY), 1.0)

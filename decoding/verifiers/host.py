@@ -45,6 +45,7 @@ class ImageTree:
 
         It is all 0 if nothing is left.
         """
+        assert self.log_q is not None, "only rules with `reads_distributions` ask"
         # not q without them, scaled: beside a likely token others may be 0 that are drawn after it
         rest = self.log_q[node].copy()
         rest[list(drawn)] = -np.inf
@@ -128,17 +129,15 @@ def trees_on_host(tree: DraftTree, log_p: Tensor) -> list[ImageTree]:
     """Return every image's tree; waits for the device."""
     # one copy for all four, since each copy waits for the device
     columns = torch.stack([tree.tokens, tree.parents, tree.depths, tree.present], 1).tolist()
-    log_p = to_host(log_p)
-    log_q = [None] * len(log_p) if tree.log_q is None else to_host(tree.log_q)
+    p, q = to_host(log_p), None if tree.log_q is None else to_host(tree.log_q)
     trees = []
     for image, (tokens, parents, depths, present) in enumerate(columns):
-        children = [[] for _ in tokens]
+        children: list[list[int]] = [[] for _ in tokens]
         for node in range(1, len(tokens)):
             if present[node]:
                 children[parents[node]].append(node)
-        trees.append(
-            ImageTree(tokens, parents, depths, children, log_p[image], log_q[image], tree.by_rank)
-        )
+        own_q = None if q is None else q[image]
+        trees.append(ImageTree(tokens, parents, depths, children, p[image], own_q, tree.by_rank))
     return trees
 
 

@@ -15,7 +15,8 @@ class Sampled(Walk):
     reads_distributions = True
 
     def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
-        p, drawn = tree.p(node), []
+        p = tree.p(node)
+        drawn: list[int] = []
         for child in tree.children[node]:
             token, q = tree.tokens[child], tree.q(node, drawn)
             p_mass, q_mass = self.masses(p, q, token)

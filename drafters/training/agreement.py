@@ -4,11 +4,12 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoding.noise import gumbel
 from decoding.proposals import COMPARED
 from decoding.sampling import SamplingDistribution, choose
+from drafters.eagle import EagleHead
 from drafters.training.losses import DraftLevels, unroll
 from drafters.training.rows import Rows
 from models.target import TargetModel
@@ -19,7 +20,7 @@ LEVELS = 8  # that have figures, in images of enough tokens
 
 def draft_distributions(
     target: TargetModel,
-    head: nn.Module,
+    head: EagleHead,
     rows: Rows,
     distribution: SamplingDistribution,
     depths: int,
@@ -51,7 +52,7 @@ class LevelFigures:
     def add_image(
         self,
         target: TargetModel,
-        head: nn.Module,
+        head: EagleHead,
         rows: Rows,
         distribution: SamplingDistribution,
         depths: int,

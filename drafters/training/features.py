@@ -8,11 +8,12 @@ i.origins
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import safe_open
@@ -35,15 +36,18 @@ _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leav
 _NAMES = ("ids", "features", "starts", "origins")
 # flags that change what a target makes of a caption
 CAPTION_FLAGS = ("negative_prompt", "tokenizer_path", "text_encoder_path")
-Rower = Callable[..., Rows]  # of `Computed` or `Cached`
+
+
+class Rower(Protocol):
+    """Gives the rows of images."""
+
+    def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
+        """Return the rows of images by their numbers; picks: one of each, None for all."""
 
 
 @dataclass(frozen=True)
 class Computed:
-    """Computes rows with the target: call it with the numbers of images, and picks.
-
-    picks: the one guidance row that is wanted of each image, or None for all.
-    """
+    """Computes rows with the target."""
 
     target: TargetModel
     tokens: Tokens
@@ -81,7 +85,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Cached:
-    """Reads the same rows from a folder, in 16 bits."""
+    """Reads rows from a folder, in 16 bits."""
 
     folder: Path
     device: torch.device
@@ -94,8 +98,10 @@ class Cached:
 
     def _read(self, image: int) -> Rows:
         with _opened(shard_path(self.folder, image // _SHARD)) as shard:
-            tensors = [shard.get_tensor(f"{image}.{name}") for name in _NAMES]
-            return Rows(*tensors, int(shard.metadata()[str(image)]))
+            ids, features, starts, origins = (
+                shard.get_tensor(f"{image}.{name}") for name in _NAMES
+            )
+            return Rows(ids, features, starts, origins, int(shard.metadata()[str(image)]))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from configs.fields import refuse
 from configs.training import TrainSettings
 from drafters.block import BlockHead
+from drafters.eagle import EagleHead
 from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, target_layers
 from drafters.loading import load_drafter
 from models.cpu.linear import forget_packed
@@ -68,7 +69,7 @@ def head_config(settings: TrainSettings) -> dict:
     return config
 
 
-def open_head(settings: TrainSettings, target: TargetModel) -> tuple[nn.Module, Tensor]:
+def open_head(settings: TrainSettings, target: TargetModel) -> tuple[EagleHead, Tensor]:
     """Return the drafter at step 0, in fp32 on the target's device, and its embedding as written.
 
     It holds that `embedding_scale` times as large, and it is not trained. It is the target's unless
@@ -122,7 +123,7 @@ def _scale_tokens(weight: Tensor, factor: float) -> None:
 
 
 @torch.no_grad()
-def _initialise(head: nn.Module, seed: int) -> None:
+def _initialise(head: EagleHead, seed: int) -> None:
     # on the CPU: a GPU's generator makes other numbers of the same seed
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in head.named_parameters():
@@ -132,7 +133,7 @@ def _initialise(head: nn.Module, seed: int) -> None:
     head.fc.bias.zero_()  # which `head_config` gives every new head
 
 
-def export(head: nn.Module, config: dict, folder: Path, embedding: Tensor, scale: float) -> None:
+def export(head: EagleHead, config: dict, folder: Path, embedding: Tensor, scale: float) -> None:
     """Write config.json and model.safetensors (fp16) into a folder that --drafter_path reads.
 
     embedding: of the file; scale: how many times larger the head's is.

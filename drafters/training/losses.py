@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import constant
 from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleHead
 from drafters.training.rows import Joined, Rows, behind_padding, mask_of, positions_of
 from models.base import Context, ImageGrid
 from models.target import TargetModel
+from support.constants import constant
 
 PARTS = ("regression", "cross_entropy", "disagreement")  # of the loss
 
@@ -157,9 +157,7 @@ class EagleLoss:
     # of the third part, from p and q (..., codes) the share of equal choices (...): one of `ALIKE`
     measure: Callable[[Tensor, Tensor], Tensor] = agreement
 
-    def __call__(
-        self, head: Callable[..., Tensor], rows: Rows, noise: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, head: EagleHead, rows: Rows, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the loss, and its parts (levels, 3) detached."""
         targets = self.levels.target_features(rows)
         with torch.no_grad():

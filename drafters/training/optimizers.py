@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
         self.precision = precision
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self) -> None:  # type: ignore[override]  # losses are not computed again here
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
             rate, momentum = group["lr"], group["momentum"]
@@ -89,7 +89,9 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
     """
     # rows of a table are independent of each other, so they are not orthogonalised
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    matrices, tables, plain = [], [], []
+    matrices: list[nn.Parameter] = []
+    tables: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for name, weight in model.named_parameters():
         # also by name: norms of queries and keys are matrices, with weights for every head
         if weight.requires_grad and (weight.ndim == 1 or "norm" in name):

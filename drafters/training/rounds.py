@@ -111,6 +111,8 @@ class RecordingDrafter(BlockDrafter):
 class RecordedPasses(HeadPasses):
     """Passes whose inputs are kept with the images."""
 
+    drafter: RecordingDrafter
+
     def __init__(self, drafter: RecordingDrafter, round: Round):
         super().__init__(drafter, round)
         # copies, since the next rounds change these tensors in place
@@ -118,7 +120,8 @@ class RecordedPasses(HeadPasses):
         self.nodes, self.last = NodeStates(*nodes), self.recent.clone()
         self.roots = (round.inputs.decided[:, 0] - 1).tolist()
 
-    def read(self, codes: Tensor, states: Tensor) -> WindowPass:
+    def read(self, codes: Tensor, states: Tensor | None) -> WindowPass:
+        assert states is not None, "`first` predicts some"
         inputs = self.nodes, self.last, codes[..., 0].clone(), states[:, :, :-1]
         for row, (image, root) in enumerate(zip(self.drafter.images, self.roots, strict=True)):
             if image is not None:
@@ -151,6 +154,7 @@ class RecordedRounds:
             for row, state in enumerate(states):
                 if state is not None and state.remaining == 0:
                     image, drafter.images[row] = drafter.images[row], None
+                    assert image is not None, "its prefill began it"
                     image.seed = state.job.seed
                     if keep is not None:
                         image.passes = _of_row(row, keep(int(state.job.id), image.passes))

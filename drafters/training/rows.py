@@ -40,10 +40,8 @@ class Joined:
     """A KV cache that concatenates what passes write, so that gradients flow through it.
 
     A pass may have several rows for each row of the passes before, which then see the same of them
-    but not each other.
+    but not each other. All rows go through a pass together, also where --cfg_mode is sequential.
     """
-
-    guidance = 1  # all rows go through a pass together, also where --cfg_mode is sequential
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -54,9 +52,10 @@ class Joined:
         if layer in self.layers:
             before = self.layers[layer]
             times = len(keys) // len(before[0])
-            if times > 1:
-                before = tuple(rows.repeat_interleave(times, 0) for rows in before)
-            keys, values = (torch.cat(pair, 2) for pair in zip(before, (keys, values), strict=True))
+            keys, values = (
+                torch.cat([old if times == 1 else old.repeat_interleave(times, 0), new], 2)
+                for old, new in zip(before, (keys, values), strict=True)
+            )
         if self.keeps:
             self.layers[layer] = keys, values
         return keys, values
@@ -77,10 +76,8 @@ def join_prompts(prompts: Sequence[PromptRows]) -> PromptRows:
     ids, starts, origins = (
         torch.cat([getattr(p, name) for p in parts]) for name in ("ids", "starts", "origins")
     )
-    conditions = [prompt.condition for prompt in parts]
-    return PromptRows(
-        ids, starts, origins, None if conditions[0] is None else torch.cat(conditions)
-    )
+    conditions = [prompt.condition for prompt in parts if prompt.condition is not None]
+    return PromptRows(ids, starts, origins, torch.cat(conditions) if conditions else None)
 
 
 def _pad_prompt(prompt: PromptRows, more: int) -> PromptRows:
@@ -93,8 +90,11 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
     """Return rows of several images as one, padded on the left to the longest prompt."""
     longest = max(rows.prompt for rows in parts)
     padded = [_pad_rows(rows, longest - rows.prompt) for rows in parts]
-    names = ("ids", "features", "starts", "origins")
-    return Rows(*(torch.cat([getattr(rows, name) for rows in padded]) for name in names), longest)
+    ids, features, starts, origins = (
+        torch.cat([getattr(rows, name) for rows in padded])
+        for name in ("ids", "features", "starts", "origins")
+    )
+    return Rows(ids, features, starts, origins, longest)
 
 
 def _pad_rows(rows: Rows, more: int) -> Rows:

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.device import identity
 from decoding.noise import gumbel
 from decoding.tree import hidden_at
 from drafters.block import BlockHead
@@ -20,6 +19,7 @@ from drafters.training.rounds import RecordedImage, RecordedPass
 from drafters.training.rows import Joined, Rows, behind_padding, join_rows, mask_of, positions_of
 from models.base import Context
 from models.target import TargetModel
+from support.constants import identity
 
 RECORDED = 24  # passes of an image's rounds that an epoch trains on
 # Epochs of an update over its images, each over other passes: to generate the images takes as long

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 from models.base import ImageGrid
 from models.codecs.palette import Palette
 from models.codecs.vqgan import ImageTokenizer
+
+if TYPE_CHECKING:
+    from models.codecs.glm_codec import GlmVision
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ ADM = Fit(Image.Resampling.BICUBIC, halves=True)
 class Codec:
     """What turns pictures and captions into a target's tokens."""
 
-    images: ImageTokenizer | Palette
+    images: "ImageTokenizer | Palette | GlmVision"
     grid: ImageGrid
     vocab: int  # number of codes
     length: Callable[[str], int]  # tokens of a caption's prompt; ValueError if it is too long

@@ -98,15 +98,18 @@ def normalisation(folder: Path) -> tuple[list[float], list[float]]:
     if path is None:
         raise ValueError(f"missing file: {PREPROCESSOR} in {' or '.join(map(str, homes))}")
     entries = read_object(path)
-    values = [entries.get(name) for name in ("image_mean", "image_std")]
-    for name, value in zip(("image_mean", "image_std"), values, strict=True):
-        colours = value if isinstance(value, list) and len(value) == 3 else []
-        if not colours or not all(type(one) in (int, float) and one > 0 for one in colours):
+
+    def colours(name: str) -> list[float]:
+        value = entries.get(name)
+        three = value if isinstance(value, list) and len(value) == 3 else []
+        if not three or not all(type(one) in (int, float) and one > 0 for one in three):
             refuse_entry(name, value, "three numbers above 0", str(path))
-    return values[0], values[1]
+        return three
+
+    return colours("image_mean"), colours("image_std")
 
 
-def vision_network(config: dict) -> Network:
+def vision_network(config: dict) -> Network[nn.ModuleDict]:
     """Return the networks of a config.json; ValueError for an entry that cannot be used."""
     from transformers import GlmImageVisionConfig, GlmImageVisionModel, GlmImageVQVAEConfig
     from transformers.models.glm_image.modeling_glm_image import GlmImageVQVAE

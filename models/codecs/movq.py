@@ -8,6 +8,7 @@ the memory and the time, see one.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +100,7 @@ class MovqFiles(VqganFiles):
         return MoVQ(model.to(device), self.config)
 
 
-def movq_files(folder: Path, config: Mapping[str, object]) -> MovqFiles:
+def movq_files(folder: Path, config: Mapping[str, Any]) -> MovqFiles:
     """Return the weights of the codec of a checkpoint with this config.json."""
     keys = folder_shapes(folder)
     prefix = next((one for one in _PREFIXES if any(key.startswith(one) for key in keys)), None)

@@ -7,6 +7,7 @@ import math
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -90,7 +91,7 @@ def read_config(path: Path) -> VqganConfig:
         require_values(ddconfig, built, "ddconfig.", path.name)
         # taming keeps embed_dim and n_embed beside ddconfig.
         given = {"num_groups": 32} | ddconfig | params
-        sizes = {name: given[name] for name in _JSON_SIZES}
+        sizes: dict[str, Any] = {name: given[name] for name in _JSON_SIZES}
         plain = VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
         coarsest = [plain.side]
         require_values(ddconfig, {_ATTENTION: ([], coarsest, None)}, "ddconfig.", path.name)
@@ -112,7 +113,7 @@ def json_config(given: object, name: str) -> VqganConfig:
     if not isinstance(given, dict):
         raise ValueError(f"{name}: vq_config is {given!r}; expected the sizes of the VQGAN")
     require_values(given, _JSON_BUILT, "vq_config.", name)
-    sizes = {
+    sizes: dict[str, Any] = {
         old: given.get(new, given.get(old, default)) for old, (new, default) in _JSON_SIZES.items()
     }
     try:

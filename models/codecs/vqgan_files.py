@@ -111,7 +111,7 @@ class VqganFiles:
             # The length of the encoder's outputs does not change which of these is nearest.
             codebook = model.quantize.embedding.weight
             codebook.data = F.normalize(codebook.data, dim=-1)
-        model = model.to(device, memory_format=torch.channels_last)
+        model = model.to(device).to(memory_format=torch.channels_last)
         return self.kind(model, self.config, self.rounding)
 
 
@@ -162,12 +162,12 @@ def movqgan_files(path: Path) -> VqganFiles:
     return VqganFiles(f"--vq_path: {path}", [path], config, rounding=0.5)
 
 
-def _sized(path: Path, expected: str, side: int, **more: bool) -> VqganConfig:
+def _sized(path: Path, expected: str, side: int, spatial_norm: bool = False) -> VqganConfig:
     if not path.is_file():
         raise mismatch(Flag("vq_path"), f"no file {path}", expected)
     shapes = shapes_in([path])
     with refusing(Flag("vq_path", path)):
-        return config_of(shapes, side, **more)
+        return config_of(shapes, side, spatial_norm)
 
 
 def janus_vq(folder: Path, prefix: str, side: int) -> VqganFiles:
@@ -209,14 +209,18 @@ def stored_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     return stored
 
 
-def config_of(shapes: Mapping[str, tuple[int, ...]], side: int, **more: bool) -> VqganConfig:
+def config_of(
+    shapes: Mapping[str, tuple[int, ...]], side: int, spatial_norm: bool = False
+) -> VqganConfig:
     """Return the sizes that stored shapes tell, of files without a configuration."""
     # Without a stored level these stay, and `VqganConfig` refuses them by name.
-    stored = {"num_res_blocks": 0, "ch_mult": ()} | stored_sizes(shapes)
+    stored: dict[str, Any] = {"num_res_blocks": 0, "ch_mult": ()} | stored_sizes(shapes)
     if missing := [key for entry, (key, _) in _SHAPED.items() if entry not in stored]:
         raise ValueError(f"missing key {missing[0]}")
     resolution = side * 2 ** max(0, len(stored["ch_mult"]) - 1)
-    return VqganConfig(**stored, resolution=resolution, coarse_attention=True, **more)
+    return VqganConfig(
+        **stored, resolution=resolution, coarse_attention=True, spatial_norm=spatial_norm
+    )
 
 
 def llamagen_name(name: str, levels: int) -> str:

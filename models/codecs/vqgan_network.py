@@ -36,8 +36,8 @@ class SpatialNorm(nn.Module):
 class Norm(nn.GroupNorm):
     """A norm that does not read the latents."""
 
-    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
-        return super().forward(hidden)
+    def forward(self, input: Tensor, latents: Tensor | None = None) -> Tensor:
+        return super().forward(input)
 
 
 class ResidualBlock(nn.Module):
@@ -151,7 +151,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: VqganConfig):
         super().__init__()
-        norm = partial(Norm, config.num_groups, eps=EPSILON)
+        norm: NormOf = partial(Norm, config.num_groups, eps=EPSILON)
         if config.spatial_norm:
             norm = partial(SpatialNorm, config)
         widths = [config.ch * factor for factor in config.ch_mult]  # of the finest level first

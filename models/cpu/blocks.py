@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from models.base import Context, Layers, TransformerSpec
+from models.base import CachePass, Context, Layers, TransformerSpec
 from models.cpu.linear import Linear, Panels, can_read
 from models.cpu.native import TYPES, check_size, kernels_of, lanes
 from models.rotary import rotate_pairs
@@ -90,6 +90,7 @@ def run_compiled(
         return run_by_torch(blocks, x, context, layers, norm)
     cached, spec, (rows, n, _) = context.cache, blocks.spec, x.shape
     # Expanded, not copied: a mask that rows or tokens share has the stride 0 there.
+    assert isinstance(cached, CachePass) and context.mask is not None, "`_weights_for` looks"
     memory, mask = cached.memory[0], context.mask.expand(rows, -1, n, -1)
     assert memory.dtype == mask.dtype == weights.rotation.dtype
     # the names keep tensors alive whose addresses the call reads
@@ -121,8 +122,9 @@ def _weights_for(blocks: Blocks, x: Tensor, context: Context) -> Weights | None:
     """
     if torch.is_grad_enabled() or not can_read(x) or x.shape[1] > MOST_TOKENS:
         return None
-    memory = getattr(context.cache, "memory", ())  # accelerate's layers have one for each device
-    if context.mask is None or len(memory) != 1:
+    cache = context.cache
+    # accelerate's layers have a memory for each device
+    if context.mask is None or not isinstance(cache, CachePass) or len(cache.memory) != 1:
         return None
     weights = weights_of(blocks)
     return weights if weights is not None and weights.dtype == x.dtype else None
@@ -135,16 +137,18 @@ def weights_of(blocks: Blocks) -> Weights | None:
     if weights is not None and [linear.packed for linear in weights.linears] == weights.packed:
         return weights
     linears = [module for module in blocks.modules() if isinstance(module, Linear)]
-    packed = [linear.packed for linear in linears]
+    packed = [linear.packed for linear in linears if linear.packed is not None]
     # Not of `attention_norm`, which layer 0 of an EAGLE head lacks.
     dtype = blocks.blocks[0].mlp_norm.weight.dtype
-    if not all(isinstance(panels, Panels) for panels in packed):
-        return None
-    if not can_compile(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
+    if (
+        len(packed) < len(linears)
+        or not can_compile(blocks.spec, dtype)
+        or len({panels.stored for panels in packed}) > 1
+    ):
         return None
     check_size(Pass)
     # Norms are not watched: what moves them also moves the matrices, which drop their copies.
-    table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
+    table = array("q", [address for block in blocks.layers for address in _addresses(block)])
     stored, rotation = packed[0].stored, blocks.rotary.table_in(dtype)
     _weights[blocks] = Weights(dtype, stored, linears, packed, table, rotation)
     return _weights[blocks]
@@ -157,10 +161,15 @@ def _addresses(block: Block) -> tuple[int, ...]:
     return (
         0 if isinstance(block.attention_norm, nn.Identity)
         else block.attention_norm.weight.data_ptr(),
-        attention.qkv.packed.address,
+        _address(attention.qkv),
         *((0, 0) if head is None else (head.weight.data_ptr(), head.bias.data_ptr())),
-        attention.out.packed.address,
+        _address(attention.out),
         block.mlp_norm.weight.data_ptr(),
-        mlp.gate_up.packed.address,
-        mlp.down.packed.address,
+        _address(mlp.gate_up),
+        _address(mlp.down),
     )  # fmt: skip
+
+
+def _address(linear: Linear) -> int:
+    assert linear.packed is not None, "`weights_of` looks"
+    return linear.packed.address

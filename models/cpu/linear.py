@@ -93,7 +93,8 @@ def pack_weights(module: nn.Module) -> None:
     must be packed again.
     """
     forget_packed(module)
-    stored = stored_type(module)
+    if (stored := stored_type(module)) is None:
+        return
     for linear in _packable(module):
         linear.packed = Panels(linear.weight, stored)
 

@@ -41,8 +41,8 @@ WITHOUT = {"avx2": ("-mno-avx512f",), "default": ("-mno-avx512f", "-mno-avx")}
 _SECONDS = 300  # that a compiler may take
 _HASH = hashlib.sha256().digest_size
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
-# What the functions in `models/cpu/kernels/` take.
-_FUNCTIONS = {"pack": 2 * [_N] + 2 * [_AT], "linear": 3 * [_N] + 4 * [_AT], "run": 3 * [_AT]}
+# The functions in `models/cpu/kernels/` take so many numbers, then so many addresses.
+_FUNCTIONS = {"pack": (2, 2), "linear": (3, 4), "run": (0, 3)}
 
 
 class NoKernels(Exception):
@@ -53,9 +53,11 @@ class NoKernels(Exception):
 def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> SimpleNamespace:
     """Return the library's functions for types of `NAMES`; raises as `kernels` does."""
     functions = SimpleNamespace()
-    for name, takes in _FUNCTIONS.items():
+    for name, (numbers, addresses) in _FUNCTIONS.items():
         # The library exports addresses, since instances of templates have mangled names.
         address = _AT.in_dll(kernels(), f"adt_{name}_{NAMES[dtype, stored]}").value
+        assert address is not None, name
+        takes = [*numbers * [_N], *addresses * [_AT]]
         setattr(functions, name, ctypes.CFUNCTYPE(None, *takes)(address))
     return functions
 

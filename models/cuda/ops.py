@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from models.base import Context
+from models.base import CachePass, Context
 from models.cuda.attention import SIZES, attend, changing
 from models.rotary import rotate_pairs
 from models.transformer import MLP, Attention, BlockOps, Blocks, HeadNorm, Rotation
@@ -33,17 +33,19 @@ class TritonOps(BlockOps):
     def attend(
         self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
     ) -> Tensor:
-        cache = context.cache
-        if not _fits(qkv) or qkv.shape[-1] not in SIZES or not hasattr(cache, "seen"):
+        cache, mask = context.cache, context.mask
+        fits = _fits(qkv) and qkv.shape[-1] in SIZES
+        if not fits or mask is None or not isinstance(cache, CachePass):
             return super().attend(attention, qkv, rotation, context)
         seen = cache.seen(attention.layer)
         q = write_cache(attention, qkv, rotation, seen, cache.slots)
-        return attend(q, *seen, context.mask, cache.ends)
+        return attend(q, *seen, mask, cache.ends)
 
     def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
         # a drafter's first block has no norm
-        fits = _fits(x) and isinstance(norm, nn.RMSNorm)
-        return add_norm(norm, x)[1] if fits else super().norm(norm, x)
+        if _fits(x) and isinstance(norm, nn.RMSNorm):
+            return add_norm(norm, x)[1]
+        return super().norm(norm, x)
 
     def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
         if y is None:
@@ -80,7 +82,7 @@ def build(blocks: Blocks) -> None:
             attend(q, keys, keys, zeros(1, 1, n, n), slots[:, -1] + 1)
 
 
-def add_norm(norm: nn.RMSNorm, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def add_norm(norm: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return x + y, or x without y, and that normed; all (rows, n, hidden), contiguous."""
     hidden = x.shape[-1]
     total = x if y is None else torch.empty_like(x)
@@ -154,10 +156,9 @@ def write_cache(
     (rows, n, _, size), norm, (cos, sin) = qkv.shape, attention.qk_norm, rotation
     heads, kv_heads = attention.heads, attention.kv_heads
     q = qkv.new_empty(rows, n, heads, size)
-    centred = isinstance(norm, HeadNorm)
     # without a norm the kernel reads neither
     weight = cos if norm is None else norm.weight
-    bias = norm.bias if centred else weight
+    bias, centred = (norm.bias, True) if isinstance(norm, HeadNorm) else (weight, False)
     _write_cache[rows * n, triton.cdiv(heads + 2 * kv_heads, _HEADS)](
         qkv, q, *cached, weight, bias, cos, sin, slots, *cached[0].stride()[:3],
         *cos.stride()[:2], slots.stride(0), n, heads, kv_heads, getattr(norm, "eps", 0.0),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from configs.fields import mismatch
 
@@ -45,7 +45,7 @@ def require_size(name: str, value: object, file: str = "config.json") -> int:
     return value
 
 
-def is_size(value: object) -> bool:
+def is_size(value: object) -> TypeGuard[int]:
     """Return whether a value is a whole number from 1; true and false are none."""
     return type(value) is int and value >= 1
 

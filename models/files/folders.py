@@ -84,6 +84,7 @@ def open_folder(flag: str, given: str, model: str | None, download: bool = True)
         return Folder(folder, {}, [])
     config = read_config(folder)
     if flag == "model_path":
+        assert model is not None, "it tells how the files are read"
         refuse_other_model(model, given, config, lambda: stored_names(folder))
         with refusing(str(folder)):
             require_model(config, model)
@@ -139,7 +140,7 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     offline = constants.HF_HUB_OFFLINE
     try:
         root = snapshot_download(
-            path, local_files_only=offline or not download, ignore_patterns=_OTHERS
+            path, local_files_only=offline or not download, ignore_patterns=list(_OTHERS)
         )
         return inner_folder(Path(root), _PART)
     except LocalEntryNotFoundError as error:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -67,11 +68,14 @@ class Slot:
 KeyMap = dict[str, Slot]  # public key -> slot
 
 
+Module = TypeVar("Module", bound=nn.Module)
+
+
 @dataclass(frozen=True)
-class Network:
+class Network(Generic[Module]):
     """A network whose weights are still on the meta device, and the public keys that fill it."""
 
-    module: nn.Module
+    module: Module
     keys: KeyMap
     ignored: tuple[str, ...] = ()  # prefixes of public keys that are not its weights
     optional: tuple[str, ...] = ()  # keys that may be absent
@@ -225,7 +229,7 @@ def fitting_spec(
 
 
 def size_faults(
-    config: Mapping[str, object],
+    config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> list[str]:
     """Return, in words, every size of a config.json that the stored tensors contradict.

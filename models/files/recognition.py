@@ -6,9 +6,10 @@ make images that are no pictures.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from configs.fields import SettingsError, mismatch, one_of
 from configs.targets import TARGETS, Signs, folder_names, is_emu3_5
@@ -40,7 +41,7 @@ _UNREAD = {
 }
 
 
-def require_model(config: dict, model: str) -> str:
+def require_model(config: Mapping[str, Any], model: str) -> str | None:
     """Return `model_type` of a config.json; a SettingsError unless --model reads it."""
     signs, kind = TARGETS[model].signs, config.get("model_type")
     if signs.model_types and not signs.shared and kind not in signs.model_types:
@@ -112,8 +113,8 @@ def _evidence(path: str, config: dict, keys: Keys) -> _Evidence | None:
         return _Evidence(before, "_name_or_path in its config.json")
     if named is not None:
         return _Evidence(named, f"the folder's name {name!r}")
-    if signs := _named(around):
-        return _Evidence(signs, f"the folder {around!r} around it", certain=False)
+    if (other := _named(around)) is not None:
+        return _Evidence(other, f"the folder {around!r} around it", certain=False)
     return None
 
 

@@ -48,10 +48,14 @@ def row_ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
     """Return the ids of texts and of control tokens, which are given by id."""
     ids: list[int] = []
     # Neighbouring texts are encoded as one, because merges cross the border between them.
-    for kind, group in groupby(pieces, type):
-        if kind is int:
-            ids += group
-        elif text := "".join(group):
+    for _, group in groupby(pieces, type):
+        texts = []
+        for piece in group:
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                texts.append(piece)
+        if text := "".join(texts):
             ids += tokenizer.encode(text, add_special_tokens=False).ids
     return ids
 

@@ -30,7 +30,10 @@ VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
 BUNDLED_VQGAN = "model.vqmodel."  # prefix of a VQGAN's keys among a transformer's weights
 T5_TOKENIZERS = ("tokenizer.json", "spiece.model")
 # Where training scripts keep their arguments; Lightning's class is a dict that is read as one.
-_ARGUMENTS = [Namespace, (dict, "pytorch_lightning.utilities.parsing.AttributeDict")]
+_ARGUMENTS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    Namespace,
+    (dict, "pytorch_lightning.utilities.parsing.AttributeDict"),
+]
 _ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
 Rules = Sequence[tuple[str, str]]  # regular expressions and what replaces them
 

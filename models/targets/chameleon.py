@@ -22,7 +22,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from configs.targets import TARGETS
+from configs.fields import settled
+from configs.targets import TARGETS, ImageSizes
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, META
 from models.codecs.vqgan import json_config
@@ -102,7 +103,7 @@ class Chameleon(WithVqgan):
     name = "chameleon"
     prompts = ChameleonPrompts
     fit = META
-    frame = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)
+    frame: tuple[str, ...] = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)
     ignored = (BUNDLED_VQGAN,)
 
     def spec(self, config: dict) -> TransformerSpec:
@@ -125,7 +126,8 @@ def tokenizer_folder(options: TargetOptions) -> Path | None:
 class LuminaPrompts(ChameleonPrompts):
     """The user's turn, the begin of the answer, the image's size; the other row begins there."""
 
-    sizes, row_end = TARGETS["lumina_mgpt"].sizes, ROW_END
+    sizes: ImageSizes = settled(TARGETS["lumina_mgpt"].sizes)
+    row_end = ROW_END
 
     def image_grid(self) -> ImageGrid:
         width, height = self.asked_size()
@@ -140,8 +142,13 @@ class LuminaPrompts(ChameleonPrompts):
     def ids(self, text: str) -> list[int]:
         words, (width, height) = self.words, self.asked_size()
         request = f"Generate an image of {width}x{height} according to the following prompt:\n"
-        tail = words[END_OF_TURN], *self.empty([])
+        tail = self.end_of_turn, *self.empty([])
         return row_ids(words.tokenizer, words[BOS], f"{request}{text}", *tail)
+
+    @property
+    def end_of_turn(self) -> int | str:
+        """The token that ends the user's turn, or its text."""
+        return self.words[END_OF_TURN]
 
     def empty(self, row: list[int]) -> list[int]:
         width, height = self.asked_size()
@@ -160,7 +167,7 @@ class LuminaMgpt(Chameleon):
 
 def size_token(side: int) -> str:
     """Return the name of the token of a height or width in pixels."""
-    return f"<reserved{8800 + side // TARGETS['lumina_mgpt'].sizes.cell:05d}>"
+    return f"<reserved{8800 + side // LuminaPrompts.sizes.cell:05d}>"
 
 
 class LuminaMgpt2Words(Words):
@@ -170,9 +177,7 @@ class LuminaMgpt2Words(Words):
         path, self.begin = folder / HUB_TOKENIZER, _begin(folder / "tokenizer_config.json")
         super().__init__(load_tokenizer(path), path, (self.begin, BEGIN_IMAGE, ROW_END))
 
-    def __getitem__(self, name: str) -> int | str:
-        if name == END_OF_TURN and name not in self.ids:
-            return name
+    def __getitem__(self, name: str) -> int:
         return super().__getitem__(self.begin if name == BOS else name)
 
 
@@ -191,7 +196,11 @@ class LuminaMgpt2Prompts(LuminaPrompts):
 
     # Padding is masked, so any id will do; the tokenizer need not have `<pad>`.
     pad = BOS
-    sizes = TARGETS["lumina_mgpt2"].sizes
+    sizes = settled(TARGETS["lumina_mgpt2"].sizes)
+
+    @property
+    def end_of_turn(self) -> int | str:
+        return self.words.ids.get(END_OF_TURN, END_OF_TURN)
 
     def first_code(self) -> int:
         return FIRST_CODE
@@ -204,7 +213,6 @@ class LuminaMgpt2(Family):
     prompts = LuminaMgpt2Prompts
     image_part, image_flag = "image codec", "vq_path"
     ignored = (BUNDLED_VQGAN,)
-    drafter = Chameleon.drafter
 
     def spec(self, config: dict) -> TransformerSpec:
         spec = decoder_spec(config)
@@ -213,6 +221,9 @@ class LuminaMgpt2(Family):
             refuse_entry("vocab_size", spec.vocab, expected)
         return spec
 
+    def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
+        return replace(decoder_spec(config), max_positions=target.max_positions)
+
     def codes(self, config: dict) -> ImageVocab:
         return ImageVocab(FIRST_CODE, min(_CODES, self.spec(config).vocab - FIRST_CODE))
 
@@ -220,4 +231,4 @@ class LuminaMgpt2(Family):
         return LuminaMgpt2Words(folder)
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
-        return movqgan_files(Path(options.vq_path))
+        return movqgan_files(Path(settled(options.vq_path)))

@@ -30,12 +30,12 @@ from configs.fields import refusing
 from configs.targets import ROOT, TARGETS
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import Fit
-from models.codecs.movq import MovqFiles, movq_files, movq_sizes
+from models.codecs.movq import movq_files, movq_sizes
 from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
 from models.files.entries import filled
 from models.files.recognition import require_model
 from models.files.tokenizer_file import read_ranks, row_ids, tokenizer_of
-from models.files.weights import all_of
+from models.files.weights import Rules, all_of
 from models.targets.family import Family
 from models.targets.llama import llama_spec
 from models.targets.prompts import Prompts, Words
@@ -144,7 +144,9 @@ class Emu3(Family):
     prompts = Emu3Prompts
     vocabulary, frame = Emu3Vocab, FRAME
     image_part = "image codec"
-    decoder, ignored, renames = DECODER, ("model.vqmodel.",), _OLDER
+    decoder = DECODER
+    ignored: tuple[str, ...] = ("model.vqmodel.",)
+    renames: Rules = _OLDER
 
     def entries(self, config: dict) -> dict:
         require_model(config, self.name)
@@ -165,7 +167,7 @@ class Emu3(Family):
         count = movq_sizes(config.get("vq_config")).n_embed
         return ImageVocab(max(0, self.spec(config).vocab - count), count)
 
-    def image_files(self, folder: Path, options: TargetOptions) -> MovqFiles:
+    def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         config = read_object(folder / "config.json")
         with refusing(str(folder)):
             self.entries(config)  # of this family
@@ -193,7 +195,7 @@ class Emu35(Emu3):
 
     name = "emu3_5"
     prompts = Emu35Prompts
-    decoder, ignored, renames = Family.decoder, (), ()
+    decoder, ignored, renames = Family.decoder, Family.ignored, Family.renames
     fit = Fit(Image.Resampling.BICUBIC, halves=False)
 
     def entries(self, config: dict) -> dict:

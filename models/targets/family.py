@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,11 @@ from models.files.weights import HUB_TOKENIZER, Rules, all_of, read_config
 from models.target import TargetModel
 from models.targets.llama import decoder_keys, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words
+from models.targets.text_encoder import TextEncoder
 from models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from models.target import Images
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Together:
     caption: int  # tokens of CAPTION's prompt
 
 
+Part = TypeVar("Part")
+Texts = Words | TextEncoder  # what reads them
 CAPTION = "A man riding a wave on top of a surfboard."  # as long as most of COCO's
 Check = Callable[[Path, TargetOptions], Checked]  # of a checkpoint's folder; ValueError for a fault
 
@@ -85,8 +92,8 @@ class Family(ABC):
             module = Transformer(spec, vocab.size)
         return Network(module, self.keys(config, spec, vocab), self.ignored, renames=self.renames)
 
-    def words(self, folder: Path, options: TargetOptions) -> Words:
-        """Return the text tokenizer."""
+    def words(self, folder: Path, options: TargetOptions) -> Texts:
+        """Return the text tokenizer, or the encoder of families whose prompts are not tokens."""
         path = folder / HUB_TOKENIZER
         return self.vocabulary(load_tokenizer(path, self.tags), path, self.frame)
 
@@ -94,9 +101,13 @@ class Family(ABC):
         """Return where the image tokenizer's weights are."""
         raise NotImplementedError
 
-    def images(self, folder: Path, options: TargetOptions) -> ImageTokenizer:
-        """Return the image tokenizer."""
+    def tokenizer(self, folder: Path, options: TargetOptions) -> ImageTokenizer:
+        """Return the image tokenizer in `image_files`."""
         return self.image_files(folder, options).load(options.device)
+
+    def images(self, folder: Path, options: TargetOptions) -> "Images":
+        """Return what makes pixels of codes."""
+        return self.tokenizer(folder, options)
 
     def image_codes(self, folder: Path, options: TargetOptions) -> ImageCodes:
         """Return what the image tokenizer makes, without its weights."""
@@ -121,13 +132,14 @@ class Family(ABC):
 
     def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
         """Return the transformer of a network whose weights have been read."""
+        assert isinstance(network, Transformer), "else a family says which of its parts it is"
         return network
 
     def load(self, folder: Path, options: TargetOptions) -> TargetModel:
         """Read a checkpoint folder."""
         config, spec = fitting_config(folder, self.spec)
         # first, so that their faults are told before minutes of reading weights
-        images, prompts = self._parts(folder, spec, options)
+        images, prompts = self._parts(folder, spec, options, self.images)
         network = self.network(config, prompts.vocab)
         network.fill(folder, options.dtype, options.device)
         transformer = self.finish(network.module, prompts)
@@ -135,14 +147,15 @@ class Family(ABC):
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
         """Return what a checkpoint does with pictures and captions, without its transformer."""
-        images, prompts = self._parts(folder, self._config(folder)[1], options)
+        spec = self._config(folder)[1]
+        images, prompts = self._parts(folder, spec, options, self.tokenizer)
         # the row of the caption alone: a negative prompt is no part of the training data
         count = images.config.n_embed
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         """Return the latents of the image codes, (codes, width), fp32."""
-        return self.images(folder, options).codebook
+        return self.tokenizer(folder, options).codebook
 
     @property
     def parts(self) -> dict[str, tuple[Check, str | None]]:
@@ -188,15 +201,24 @@ class Family(ABC):
             return config, self.spec(config)
 
     def _parts(
-        self, folder: Path, spec: TransformerSpec, options: TargetOptions
-    ) -> tuple[ImageTokenizer, Prompts]:
+        self,
+        folder: Path,
+        spec: TransformerSpec,
+        options: TargetOptions,
+        images_of: Callable[[Path, TargetOptions], Part],
+    ) -> tuple[Part, Prompts]:
         words, images = all_of(
-            lambda: self.words(folder, options), lambda: self.images(folder, options)
+            lambda: self.words(folder, options), lambda: images_of(folder, options)
         )
         return images, self._prompts(words, folder, spec, options)
 
     def _prompts(
-        self, words: Words, folder: Path, spec: TransformerSpec, options: TargetOptions
+        self,
+        words: Texts,
+        folder: Path,
+        spec: TransformerSpec,
+        options: TargetOptions,
     ) -> Prompts:
+        assert isinstance(words, Words)
         with refusing(str(folder)):
             return self.prompts(words, self.image_codes(folder, options), spec, options)

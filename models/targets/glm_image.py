@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
-from configs.targets import TARGETS
+from configs.fields import settled
+from configs.targets import TARGETS, ImageSizes
 from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import Codec, Fit
 from models.codecs.glm_codec import GlmPainter, GlmVision, TokenPicture, glm_codebook, lacks_painter
@@ -25,6 +26,7 @@ from models.files.network import KeyMap, Slot
 from models.files.recognition import require_model
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import HUB_TOKENIZER
+from models.rotary import RotaryGrids
 from models.targets.family import Checked, Family
 from models.targets.llama import HEAD, llama_spec, rope_parameters
 from models.targets.prompts import ImageCodes, Prompts, Words
@@ -70,12 +72,13 @@ class GlmWords(Words):
             settings = {**(more if isinstance(more, dict) else {}), **settings}
         names = [settings.get(name, default) for name, default in _TOKENS.items()]
         names = [name.get("content") if isinstance(name, dict) else name for name in names]
-        if not all(isinstance(name, str) for name in names):
+        texts = [name for name in names if isinstance(name, str)]
+        if len(texts) < len(names):
             raise ValueError(
                 f"{folder}/tokenizer_config.json: expected names of {', '.join(_TOKENS)}"
             )
-        super().__init__(load_tokenizer(path), path, names)
-        self.begin_size, self.end_size, self.begin_image = map(self.__getitem__, names)
+        super().__init__(load_tokenizer(path), path, texts)
+        self.begin_size, self.end_size, self.begin_image = map(self.__getitem__, texts)
         before, _, after = _template(folder, settings).partition(_TEXT)
         self.before, self.after = (_pieces(self.tokenizer, text) for text in (before, after))
 
@@ -116,7 +119,7 @@ class GlmPrompts(Prompts):
     """One row: the template with the text, both sizes, the image start."""
 
     words: GlmWords
-    sizes = TARGETS["glm_image"].sizes
+    sizes: ImageSizes = settled(TARGETS["glm_image"].sizes)
 
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
         words, count = self.words, self.codes.count
@@ -134,6 +137,7 @@ class GlmPrompts(Prompts):
 
     def ids(self, text: str) -> list[int]:
         words, grid = self.words, self.grid
+        assert grid.preview is not None, "`image_grid` gives it"
         sizes: list[str | int] = []
         for rows, columns in ((grid.rows, grid.columns), grid.preview):
             sizes += [words.begin_size, f"{rows} {columns}", words.end_size]
@@ -209,12 +213,14 @@ class GlmImage(Family):
         return keys
 
     @torch.no_grad()
-    def finish(self, network: Transformer, prompts: Prompts) -> Transformer:
+    def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
         """Tell the rotary table the image's size, and order channels as it turns them."""
+        network = super().finish(network, prompts)
         spec, rotary = network.spec, network.blocks.rotary
+        assert isinstance(rotary, RotaryGrids)
         rotary.grid = prompts.grid
         turned = (spec.heads + spec.kv_heads) * spec.head_dim
-        for block in network.blocks.blocks:
+        for block in network.blocks.layers:
             for parameter in (block.attention.qkv.weight, block.attention.qkv.bias):
                 heads = parameter[:turned].unflatten(0, (-1, spec.head_dim))
                 parameter[:turned] = heads[:, rotary.order.to(heads.device)].flatten(0, 1)
@@ -252,6 +258,7 @@ class GlmImage(Family):
 
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
         codec = self.codec(folder, options)
+        assert isinstance(codec.images, GlmVision)
         count = sum(parameter.numel() for parameter in codec.images.files.module.parameters())
         text = f"vision encoder with {codec.vocab} codes, {count / 1e6:.1f} M parameters; "
         if lacks := lacks_painter(_root(folder)):

@@ -11,7 +11,7 @@ attention makes of norm(x), where GPT-2 adds to x itself.
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec
@@ -124,8 +124,10 @@ class ImageGpt(Family):
         return keys
 
     @torch.no_grad()
-    def finish(self, network: Transformer, prompts: Prompts) -> Transformer:
+    def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
         """Fill the row of positions that no file has: draft trees put the last token there."""
+        network = super().finish(network, prompts)
+        assert network.positions is not None, "as GPT-2 has them"
         network.positions.weight[-1] = 0
         return network
 

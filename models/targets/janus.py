@@ -16,6 +16,7 @@ Janus-1.3B, .bin), in which models trained from theirs also come (T2I-R1, Janus-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -70,27 +71,24 @@ class JanusConfig:
     codec: str  # prefix of the image codec's keys
 
 
-def janus_config(config: Mapping[str, object]) -> JanusConfig:
+def janus_config(config: Mapping[str, Any]) -> JanusConfig:
     """Read a config.json of transformers' or of the authors' layout."""
     kind = require_model(config, "janus_pro")
     return (_transformers if kind == "janus" else _authors)(config)
 
 
-def _transformers(config: Mapping[str, object]) -> JanusConfig:
+def _transformers(config: Mapping[str, Any]) -> JanusConfig:
     vq = filled(config.get("vq_config"), _VQ)
     vision = filled(config.get("vision_config"), _VISION)
     require_values(vq, {"num_hidden_layers": (2,)}, "vq_config.")
     side = _side("vision_config.", vision)
     require_values(vision, {"num_image_tokens": (side**2,)}, "vision_config.")
-    return JanusConfig(
-        filled(config.get("text_config"), LLAMA),
-        *_sizes("vq_config.", vq, "num_embeddings", "embed_dim", "projection_dim"),
-        side,
-        _CODEC,
-    )
+    codes, width, inner = _sizes("vq_config.", vq, "num_embeddings", "embed_dim", "projection_dim")
+    decoder = filled(config.get("text_config"), LLAMA)
+    return JanusConfig(decoder, codes, width, inner, side, _CODEC)
 
 
-def _authors(config: Mapping[str, object]) -> JanusConfig:
+def _authors(config: Mapping[str, Any]) -> JanusConfig:
     vision, codec, aligner, head = (
         _params(config, name)
         for name in ("vision_config", "gen_vision_config", "gen_aligner_config", "gen_head_config")
@@ -98,16 +96,14 @@ def _authors(config: Mapping[str, object]) -> JanusConfig:
     require_values(config["gen_vision_config"], {"cls": ("VQ-16",)}, "gen_vision_config.")
     # 1 is what the authors' code takes for an absent entry.
     require_values({"depth": 1} | aligner, {"depth": (2,)}, "gen_aligner_config.params.")
-    return JanusConfig(
-        filled(config.get("language_config"), LLAMA),
-        *_sizes("gen_vision_config.params.", codec, "image_token_size", "n_embed"),
-        *_sizes("gen_head_config.params.", head, "image_token_embed"),
-        _side("vision_config.params.", filled(vision, _VISION) | {"patch_size": PATCH}),
-        _AUTHORS_CODEC,
-    )
+    codes, width = _sizes("gen_vision_config.params.", codec, "image_token_size", "n_embed")
+    (inner,) = _sizes("gen_head_config.params.", head, "image_token_embed")
+    side = _side("vision_config.params.", filled(vision, _VISION) | {"patch_size": PATCH})
+    decoder = filled(config.get("language_config"), LLAMA)
+    return JanusConfig(decoder, codes, width, inner, side, _AUTHORS_CODEC)
 
 
-def _params(config: Mapping[str, object], name: str) -> dict:
+def _params(config: Mapping[str, Any], name: str) -> dict:
     section = config.get(name)
     params = section.get("params") if isinstance(section, dict) else None
     if not isinstance(params, dict):
@@ -115,11 +111,11 @@ def _params(config: Mapping[str, object], name: str) -> dict:
     return params
 
 
-def _sizes(prefix: str, section: Mapping[str, object], *names: str) -> list[int]:
+def _sizes(prefix: str, section: Mapping[str, Any], *names: str) -> list[int]:
     return [require_size(f"{prefix}{name}", section.get(name)) for name in names]
 
 
-def _side(prefix: str, vision: Mapping[str, object]) -> int:
+def _side(prefix: str, vision: Mapping[str, Any]) -> int:
     pixels, patch = _sizes(prefix, vision, "image_size", "patch_size")
     if pixels % patch:
         refuse_entry(f"{prefix}image_size", pixels, f"multiples of {patch}")
@@ -213,8 +209,9 @@ class JanusPro(Family):
         return Network(module, keys, ignored=(parsed.codec, *_UNUSED), renames=_AUTHORS)
 
     @torch.no_grad()
-    def finish(self, network: JanusNetwork, prompts: Prompts) -> Transformer:
+    def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
         """Enter the image codes into the embedding, after the text's ids."""
+        assert isinstance(network, JanusNetwork)
         vectors = network.aligner(network.codes.weight)
         network.transformer.embedding.weight[-len(vectors) :] = vectors
         return network.transformer

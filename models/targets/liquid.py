@@ -11,6 +11,7 @@ unscaled embedding. All three are entered into the weights once, after reading.
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from models.base import ImageVocab, TransformerSpec
 from models.codecs.codec import META
@@ -95,17 +96,18 @@ class Liquid(WithVqgan):
         return keys
 
     @torch.no_grad()
-    def finish(self, network: Transformer, prompts: Prompts) -> Transformer:
+    def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
         """Fill the head and enter Gemma's constants into norms and embeddings.
 
         The embedding is rounded as Gemma rounds its product with the scale. In bf16, 1 + weight of
         a norm is rounded too, which Gemma keeps in fp32.
         """
+        network = super().finish(network, prompts)
         embedding, first = network.embedding.weight, prompts.vocab.first_id
         # Before the embedding gets its scale, which the head does not have.
         network.head.weight.copy_(embedding[first : first + prompts.vocab.size])
         embedding.mul_(torch.tensor(network.spec.hidden**0.5, dtype=embedding.dtype))
         for module in network.modules():
-            if isinstance(module, torch.nn.RMSNorm):
+            if isinstance(module, nn.RMSNorm):
                 module.weight.add_(1.0)
         return network

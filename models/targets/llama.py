@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from models.base import ImageVocab, TransformerSpec
 from models.files.entries import refuse_entry, require_size, require_values
@@ -30,10 +31,10 @@ _BUILT = {
 }
 
 
-def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
+def decoder_spec(config: Mapping[str, Any]) -> TransformerSpec:
     """Return the sizes of a decoder with norms on queries and keys, as Chameleon has them."""
     config = {name: value for name, value in config.items() if value is not None}
-    config.setdefault("rope_theta", rope_parameters(config).get("rope_theta") or 10000.0)
+    config = {"rope_theta": rope_parameters(config).get("rope_theta") or 10000.0, **config}
     _check_entries(config)
     heads = config["num_attention_heads"]
     return TransformerSpec(
@@ -50,7 +51,7 @@ def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
     )
 
 
-def rope_parameters(config: Mapping[str, object]) -> dict:
+def rope_parameters(config: Mapping[str, Any]) -> dict:
     """Return this section of a config.json; ValueError if it scales positions."""
     rope = config.get("rope_parameters")
     rope = {} if rope is None else rope
@@ -59,7 +60,7 @@ def rope_parameters(config: Mapping[str, object]) -> dict:
     return rope
 
 
-def _check_entries(config: Mapping[str, object]) -> None:
+def _check_entries(config: Mapping[str, Any]) -> None:
     """Refuse the first entry of a config.json that is missing or not allowed."""
     require_values(config, _BUILT)
     for name in (*_SIZES, "num_key_value_heads"):
@@ -81,7 +82,7 @@ def _check_entries(config: Mapping[str, object]) -> None:
 
 
 def llama_spec(
-    entries: Mapping[str, object], width: object = None, positions: int = _MOST_POSITIONS
+    entries: Mapping[str, Any], width: object = None, positions: int = _MOST_POSITIONS
 ) -> TransformerSpec:
     """Return the sizes of a Llama decoder, without norms on queries and keys.
 

@@ -14,12 +14,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from configs.fields import mismatch
+from configs.fields import mismatch, settled
 from models.base import (
     Context,
     ImageGrid,
@@ -37,7 +38,7 @@ from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
 from models.files.weights import folder_shapes, read_tensors
-from models.targets.family import Checked, Family, Together
+from models.targets.family import Checked, Family, Texts, Together
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts
 from models.targets.text_encoder import TextEncoder, encoder_network, load_tokenizer
@@ -67,7 +68,7 @@ class LlamaGenNetwork(nn.Module):
     def __init__(self, spec: TransformerSpec, width: int):
         super().__init__()
         self.transformer = Transformer(spec, spec.vocab)
-        self.caption = Caption(width, spec.hidden, spec.image_rope.condition)
+        self.caption = Caption(width, spec.hidden, rope_of(spec).condition)
 
     @property
     def spec(self) -> TransformerSpec:
@@ -80,9 +81,10 @@ class LlamaGenPrompts(Prompts):
     caption: Caption  # of the network, known once its weights are read
 
     def __init__(self, text: TextEncoder, spec: TransformerSpec):
-        self.text, self.slots = text, spec.image_rope.condition
+        rope = rope_of(spec)
+        self.text, self.slots = text, rope.condition
         self.vocab = ImageVocab(0, spec.vocab)
-        self.grid = ImageGrid(spec.image_rope.side, spec.image_rope.side)
+        self.grid = ImageGrid(rope.side, rope.side)
 
     def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
         # The encoder computes in bf16 whatever the target's type is.
@@ -102,6 +104,7 @@ class LlamaGenPrompts(Prompts):
     def read(
         self, transformer: Transformer, prompt: PromptRows, context: Context, layers: Layers
     ) -> Tensor:
+        assert context.mask is not None, "a prompt with padding has one"
         mask = padding_visible(context.mask, prompt.starts)
         return transformer.read(self.caption(prompt.condition), replace(context, mask=mask), layers)
 
@@ -122,9 +125,16 @@ def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
     return mask.masked_fill(seen[:, None], 0.0)
 
 
-def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerSpec:
+def rope_of(spec: TransformerSpec) -> ImageRope:
+    """Return how the family rotates image tokens."""
+    assert spec.image_rope is not None, "`rotated_spec` enters it"
+    return spec.image_rope
+
+
+def rotated_spec(config: Mapping[str, Any], image: ImageRope) -> TransformerSpec:
     """Return the sizes in a config.json, of a target or a drafter, with LlamaGen's rotation."""
-    spec = decoder_spec({"max_position_embeddings": image.condition + image.side**2} | config)
+    positions = image.condition + image.side**2
+    spec = decoder_spec({"max_position_embeddings": positions, **config})
     if spec.head_dim % 4:
         got = f"{spec.hidden} / {spec.heads}"
         raise mismatch("config.json: channels per head", got, "a multiple of 4")
@@ -171,7 +181,7 @@ class LlamaGen(Family):
 
     def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
         """Return the sizes of a public head."""
-        image, stage = target.image_rope, config.get("input_type")
+        image, stage = rope_of(target), config.get("input_type")
         expected = _STAGES.get(image.side, stage)
         if stage not in (None, expected):
             text = f"input_type is {stage!r}; the target needs {expected!r}"
@@ -182,26 +192,27 @@ class LlamaGen(Family):
             spec, max_positions=target.max_positions, first_norm=False, hides_padding=False
         )
 
-    def finish(self, network: LlamaGenNetwork, prompts: LlamaGenPrompts) -> Transformer:
+    def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
+        assert isinstance(network, LlamaGenNetwork) and isinstance(prompts, LlamaGenPrompts)
         prompts.caption = network.caption
         return network.transformer
 
     def words(self, folder: Path, options: TargetOptions) -> TextEncoder:
         config, spec = self._config(folder)
         home = _text_home(options)
-        text = TextEncoder.load(home, spec.image_rope.condition, options.device)
+        text = TextEncoder.load(home, rope_of(spec).condition, options.device)
         refuse_other(_TEXT, home, text.model.config.d_model, folder, config, "caption_dim")
         return text
 
     def image_files(self, folder: Path, options: TargetOptions) -> VqganFiles:
         # the weights do not tell the image's side, config.json does
         config, spec = self._config(folder)
-        files = llamagen_vq(Path(options.vq_path), spec.image_rope.side)
+        files = llamagen_vq(Path(settled(options.vq_path)), rope_of(spec).side)
         refuse_other(_VQ, options.vq_path, files.config.n_embed, folder, config, "vocab_size")
         return files
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
-        images, rope = self.images(folder, options), self._config(folder)[1].image_rope
+        images, rope = self.tokenizer(folder, options), rope_of(self._config(folder)[1])
         grid = ImageGrid(rope.side, rope.side)
         return Codec(images, grid, images.config.n_embed, lambda text: rope.condition, self.fit)
 
@@ -226,18 +237,23 @@ class LlamaGen(Family):
         width = encoder_network(home).module.config.d_model
         refuse_other(_TEXT, home, width, folder, config, "caption_dim")
         self.image_files(folder, options)
-        image, text = spec.image_rope, "text encoder, image tokenizer and config.json fit together"
+        image, text = rope_of(spec), "text encoder, image tokenizer and config.json fit together"
         grid, slots = ImageGrid(image.side, image.side), image.condition
         return Together(text, grid=grid, codes=spec.vocab, caption=slots)
 
     def _prompts(
-        self, words: TextEncoder, folder: Path, spec: TransformerSpec, options: TargetOptions
+        self,
+        words: Texts,
+        folder: Path,
+        spec: TransformerSpec,
+        options: TargetOptions,
     ) -> LlamaGenPrompts:
+        assert isinstance(words, TextEncoder)
         return LlamaGenPrompts(words, spec)
 
 
 def _text_home(options: TargetOptions) -> Path:
-    return checkpoint_folder(options.text_encoder_path, f"--{_TEXT}", options.download)
+    return checkpoint_folder(settled(options.text_encoder_path), f"--{_TEXT}", options.download)
 
 
 def refuse_other(

@@ -27,14 +27,17 @@ from models.transformer import Transformer
 class Words:
     """A text tokenizer: token ids by name; no id is written in code."""
 
-    image: ImageVocab | None = None  # ids of the image codes, where the tokenizer names them
-
     def __init__(
         self, tokenizer: Tokenizer, path: Path = Path(TEXT_TOKENIZER), frame: Iterable[str] = ()
     ):
         """frame: names of the tokens around a prompt; ValueError if one is missing in `path`."""
         require_tokens(tokenizer, frame, path)
         self.tokenizer, self.path, self.ids = tokenizer, path, tokenizer.get_vocab()
+
+    @property
+    def image(self) -> ImageVocab | None:
+        """The ids of the image codes, where the tokenizer names them."""
+        return None
 
     def __getitem__(self, name: str) -> int:
         require_tokens(self.tokenizer, [name], self.path)
@@ -121,6 +124,7 @@ class Prompts:
 
     def asked_size(self) -> tuple[int, int]:
         """Return width and height of the image in pixels."""
+        assert self.sizes is not None, "families whose images have one size do not ask"
         return parse_size(self.options.target_size or self.sizes.default, self.sizes)
 
     def ids(self, text: str) -> list[int]:

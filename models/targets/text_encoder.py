@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from configs.downloads import damage
 from configs.fields import Flag, mismatch, refusing
@@ -17,7 +17,7 @@ from models.targets.captions import clean_caption
 from support.json_files import read_object
 
 if TYPE_CHECKING:  # transformers' networks take seconds to load, and only this family needs one
-    from transformers import PreTrainedTokenizerBase, T5EncoderModel
+    from transformers import PreTrainedTokenizerBase
 
 _FLAG = "--text_encoder_path"
 _BLOCK = re.compile(r"encoder\.block\.(\d+)\.")
@@ -26,7 +26,7 @@ _BLOCK = re.compile(r"encoder\.block\.(\d+)\.")
 class TextEncoder:
     """Turn text into features of its tokens; captions are cut to `length`, as in the recipe."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", model: "T5EncoderModel", length: int):
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", model: nn.Module, length: int):
         self.tokenizer, self.model, self.length = tokenizer, model, length
 
     @classmethod

@@ -114,7 +114,7 @@ class Examination:
             yield
         except ValueError as error:
             told = any(str(error) in row.text for row in self.rows if not row.fits)
-            source = self.sources.get(flag, "")
+            source = self.sources.get(flag or "", "")
             more = f"; source: {source}" if source and source not in str(error) else ""
             if told:
                 self._add(part, item, f"not read: {error}", NOTE)

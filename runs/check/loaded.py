@@ -7,9 +7,9 @@ generates the first rows of the same images, whose tokens have to be equal.
 import math
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -52,18 +52,15 @@ MIXED = (
 )
 
 
-class FirstRows:
-    """A target whose images end after their first rows; prompts are those of whole images."""
+def first_rows(target: TargetModel, tokens: int) -> TargetModel:
+    """Return a target whose images end after their first rows; prompts are those of whole images.
 
-    def __init__(self, target: TargetModel, tokens: int):
-        """tokens: an image has at least so many, if the whole one does."""
-        self.target = target
-        rows = min(math.ceil(tokens / target.grid.columns), target.grid.rows)
-        self.grid = replace(target.grid, rows=rows)
-
-    def __getattr__(self, name: str) -> Any:
-        # a wrapper, not a copy: prompts name the size of whole images, so the target keeps its grid
-        return getattr(self.target, name)
+    tokens: an image has at least so many, if the whole one does.
+    """
+    first = copy(target)  # its prompts, which name the size of images, keep the whole grid
+    rows = min(math.ceil(tokens / target.grid.columns), target.grid.rows)
+    first.grid = replace(target.grid, rows=rows)
+    return first
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ class Checkpoint:
     @cached_property
     def first_rows(self) -> Session:
         """The same model, for the first rows of images: enough to compare, in little time."""
-        return replace(self.session, target=FirstRows(self.target, TOKENS))
+        return replace(self.session, target=first_rows(self.target, TOKENS))
 
     @cached_property
     def jobs(self) -> list[Job]:
@@ -308,6 +305,7 @@ def check_drafter(checkpoint: Checkpoint) -> Finding:
 def _drafted(checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     """Return log p and log q (images, tokens - 1, codes) after the tokens of plain decoding."""
     target, head = checkpoint.first_rows.target, checkpoint.session.drafter
+    assert head is not None, "`check_drafter` looks"
     distribution = sampling_distribution(checkpoint.settings.sampling)
     images = checkpoint.plain.images
     prompts = [target.prompt(image.job.prompt, distribution.guidance) for image in images]

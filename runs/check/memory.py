@@ -14,6 +14,7 @@ from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from decoding.cache import attention_dtype
 from decoding.images import Job
+from drafters.eagle import EagleHead
 from models.base import ImageVocab, TargetOptions
 from models.codecs.peak import META_DEVICE, Peak
 from models.files.network import Network
@@ -95,7 +96,7 @@ def memory_of(
 @torch.inference_mode()
 def _opened(
     target: MetaTarget,
-    head: torch.nn.Module | None,
+    head: EagleHead | None,
     settings: EngineSettings,
     method: MethodSettings,
 ) -> dict[str, int]:

@@ -21,12 +21,14 @@ from torch import Tensor
 
 from configs.fields import Flag, mismatch, refuse, refusing, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
-from drafters.training.features import CAPTION_FLAGS, Computed, cached, fingerprint
+from drafters.block import BlockHead
+from drafters.training.features import CAPTION_FLAGS, Computed, Rower, cached, fingerprint
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.losses import PARTS
 from drafters.training.rounds import RecordedRounds
 from drafters.training.shards import Tokens, read_about
-from drafters.training.trainer import Trainer
+from drafters.training.trainer import Lessons, RoundLessons, RowLessons, Trainer, loss_of
+from drafters.training.windows import BlockLoss
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from runs.made_of import made_of
@@ -117,7 +119,7 @@ class Training:
         progress: Progress,
     ):
         small = target.grid.preview
-        grid = {"rows": target.grid.rows, "columns": target.grid.columns}
+        grid: dict[str, object] = {"rows": target.grid.rows, "columns": target.grid.columns}
         grid["preview"] = None if small is None else list(small)
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
@@ -137,21 +139,23 @@ class Training:
         if self.embedding is not target.embedding():
             table = self.embedding.cpu().numpy()
             self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
-        rows = Computed(
-            target, tokens, settings.engine.sampling.guidance, settings.precision, layers
-        )
+        guidance = settings.engine.sampling.guidance
+        computed = Computed(target, tokens, guidance, settings.precision, layers)
+        rows: Rower = computed
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
             named = {name: getattr(settings.engine, name) for name in CAPTION_FLAGS}
             source |= named | made_of(named)
             folder, used = Path(settings.cache_features), sorted(images + held)
-            rows = cached(rows, used, folder, source, processes, progress)
+            rows = cached(computed, used, folder, source, processes, progress)
         self.checkpoint = settings.folder / CHECKPOINT
         distribution = sampling_distribution(settings.engine.sampling)
-        # a block head learns from trees that it drafted itself, others from the images' tokens
-        own_rounds = settings.drafter == "block"
-        source = RecordedRounds(target, head, tokens, distribution) if own_rounds else rows
-        self.trainer = Trainer(settings, target, head, (source, images), processes)
+        loss = loss_of(settings, target)
+        lessons: Lessons = RowLessons(settings, head, rows, loss)
+        if isinstance(head, BlockHead):
+            rounds = RecordedRounds(target, head, tokens, distribution)
+            lessons = RoundLessons(settings, rounds, BlockLoss(target, loss, distribution.greedy))
+        self.trainer = Trainer(settings, head, lessons, images, processes)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
         # since the last line of the log: parts of the losses; seconds of this command's updates
@@ -192,10 +196,10 @@ class Training:
         seconds = fmean(self.seconds)
         self.recent, self.seconds = [], []
         if self.processes.rank == 0:
-            weighed = zip(PARTS, trainer.loss.weights, parts.T.tolist(), strict=True)
+            weighed = zip(PARTS, trainer.lessons.loss.weights, parts.T.tolist(), strict=True)
             self.log.write(
                 step=trainer.step,
-                loss=trainer.loss.total(parts).item(),
+                loss=trainer.lessons.loss.total(parts).item(),
                 **{name: [round(x, 6) for x in values] for name, w, values in weighed if w},
                 lr=rate,
                 images_per_second=round(self.settings.batch_size / seconds, 3),

@@ -54,9 +54,9 @@ _GRADIENT_WEIGHT, _TEXTURE_WEIGHT = 0.5, 0.5
 class FloatNorm(Norm):
     """Group norm in fp32 inside bf16 autocast, whose backward pass is slow in bf16 on CPUs."""
 
-    def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:  # type: ignore[override]
-        wide = F.group_norm(hidden.float(), self.num_groups, self.weight, self.bias, self.eps)
-        return wide.to(hidden.dtype)
+    def forward(self, input: Tensor, latents: Tensor | None = None) -> Tensor:
+        wide = F.group_norm(input.float(), self.num_groups, self.weight, self.bias, self.eps)
+        return wide.to(input.dtype)
 
 
 def prepared(network: nn.Module) -> nn.Module:

@@ -159,8 +159,7 @@ class _Counter(TorchDispatchMode):
             self.work.append(Work("small", kernels, moved / kernels, 0))
             self.fused = _Fused()
 
-    def _fuse(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        fused = self.fused
+    def _fuse(self, fused: _Fused, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         inner = name in LOOKUPS and _address(inputs[0]) in fused.made
         fused.kernels += name in REDUCTIONS or inner
         for x in _read(name, inputs, outputs):
@@ -186,7 +185,7 @@ class _Counter(TorchDispatchMode):
         elif not (name == "to" and self._is_wide(outputs[0])):
             # (the cache of a CPU is in fp32: a GPU converts neither queries nor keys)
             if self.fused is not None and name not in SEVERAL:
-                self._fuse(name, inputs, outputs)
+                self._fuse(self.fused, name, inputs, outputs)
                 return result
             self._end_kernel()
             moved = sum(self._bytes(x) for x in (*_read(name, inputs, outputs), *outputs))

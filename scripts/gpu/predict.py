@@ -128,10 +128,11 @@ class Row:
         """Return the milliseconds of a rule that walks on the host."""
         return 0 if self.method.verifier in (None, "exact") else RULE_MS * gpu.host_ms / HOST_MS
 
-    def speedup(self, plain: "Row", gpu: Prices, compiled: bool = False) -> float | None:
-        """Return how many times as fast as `ar` it is, both compiled or neither."""
+    def speedup(self, plain: "Row", gpu: Prices, compiled: bool = False) -> float:
+        """Return how many times as fast as `ar` it is with its tau, both compiled or neither."""
+        assert self.tau is not None
         rounds = plain.round_ms(gpu, compiled) / self.round_ms(gpu, compiled)
-        return self.tau and self.tau * rounds
+        return self.tau * rounds
 
 
 def predict(  # noqa: PLR0913 (flags)
@@ -208,7 +209,7 @@ def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
         entries = read_object(path).get("rows", [])
     if not entries:
         raise SettingsError(f"--tau: expected a benchmark.json or a run, got {path} without rows")
-    table = [("ar", MethodSettings("ar"), 1.0)]
+    table: list[tuple[str, MethodSettings, float | None]] = [("ar", MethodSettings("ar"), 1.0)]
     for entry in entries:
         method = MethodSettings.of({k: v for k, v in entry.items() if v is not None})
         if method.method != "ar":
@@ -231,8 +232,8 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, in
         config |= {name: config[name] // scale for name in ("hidden_size", "intermediate_size")}
         config |= {"num_attention_heads": 2, "num_key_value_heads": 2}
         write_checkpoint(folder, config)
-    settings = EngineSettings(
-        model=model, model_path=str(folder) if model == "anole" else None, dtype="bf16",
+    settings = EngineSettings.of(
+        {"model_path": str(folder)} if model == "anole" else {}, model=model, dtype="bf16",
         device="cpu", compile="off", method=MethodSettings("eagle2"),
         sampling=SamplingSettings(top_k=2000 if model == "anole" else 0),
     )  # fmt: skip

@@ -22,12 +22,12 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from configs.methods import MethodSettings
+from configs.methods import AdtSettings, MethodSettings
 from configs.model import EngineSettings, SamplingSettings
 from configs.recipes import listed_method
 from configs.targets import ROOT
 from decoding.engine import StepStats
-from decoding.images import Job
+from decoding.images import FinishedImage, Job, RoundStats
 from eval.bench.measurements import Measurements
 from scripts.gpu.cells import Cells, Figures
 from scripts.gpu.tokens import open_once, short, ways_of
@@ -44,7 +44,7 @@ METHODS = (
     *(f"{ROOT}/configs/{name}.yaml" for name in _RECIPES),
 )
 PROFILED = 5  # rounds
-Rounds = Callable[[], Iterator[StepStats]]  # starts the same rounds at each call
+Rounds = Callable[[], Iterator[StepStats[FinishedImage]]]  # starts the same rounds at each call
 COLUMNS = (
     "id", "nodes", "ms_per_round", "ms_slowest_tenth", "launches", "host_share", "waits",
     "tokens_per_round", "gib", "first_seconds",
@@ -125,12 +125,11 @@ def if_it_fits(figures: Callable[[], Figures]) -> Figures:
 
 def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
     """Return a method whose trees keep one depth, and the baseline's width."""
-    if (adt := method.own) is None:
+    if not isinstance(adt := method.own, AdtSettings):
         return method
     depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)
-    limits = {"d_min": depth, "d_max": depth, "d_init": depth}
-    limits |= {"k_min": width, "k_max": width, "k_init": width}
-    return replace(method, own=replace(adt, **limits))
+    own = replace(adt, d_min=depth, d_max=depth, d_init=depth)
+    return replace(method, own=replace(own, k_min=width, k_max=width, k_init=width))
 
 
 @torch.inference_mode()
@@ -146,7 +145,8 @@ def measure_rounds(opened: Callable[[], Rounds], count: int, device: torch.devic
     started = time.perf_counter()
     list(islice(start(), count))
     first_seconds = time.perf_counter() - started
-    rows, ends = [], []
+    rows: list[RoundStats] = []
+    ends: list[float] = []
     for step in islice(start(), count):
         rows += step.rounds  # its figures come from the device, so the round has ended
         ends.append(1000 * time.perf_counter())
@@ -193,7 +193,7 @@ def profile_rounds(opened: Callable[[], Rounds], count: int, milliseconds: float
     }
 
 
-def _waits(steps: Iterator[StepStats]) -> float:
+def _waits(steps: Iterator[StepStats[FinishedImage]]) -> float:
     """Return how often a round waits for the device, by CUDA's own warnings."""
     next(steps)
     # By default some of torch's warnings appear only once in a process.

@@ -31,9 +31,11 @@ class Chance:
 
     def __init__(self, script: Sequence[int]):
         self.script, self.taken, self.weight = script, list(script), 1.0
-        self.decided, self.others = 0, []  # scripts of the decisions that this run did not take
+        self.decided = 0
+        # scripts of the decisions that this run did not take
+        self.others: list[tuple[int, ...]] = []
 
-    def choose(self, probabilities: Sequence[float]) -> int:
+    def choose(self, probabilities: Sequence[float] | Array) -> int:
         """Return the index of an outcome; each that can happen is returned in one of the runs."""
         possible = [index for index, p in enumerate(probabilities) if p > 0]
         if self.decided < len(self.script):
@@ -121,7 +123,9 @@ class Every:
     def noise(self, round: Round, levels: slice, nodes: int) -> None:
         return None
 
-    def children(self, predictions: Predictions, noise: None, count: int) -> tuple[Tensor, Tensor]:
+    def children(
+        self, predictions: Predictions, noise: Tensor | None, count: int
+    ) -> tuple[Tensor, Tensor]:
         images, nodes, _ = predictions.log_q.shape
         orders = torch.tensor(list(permutations(range(self.vocab), min(count, self.vocab))))
         tokens = torch.empty(images, nodes, orders.shape[1], dtype=torch.long)
@@ -183,13 +187,17 @@ class Case:
         chances = torch.zeros(len(kinds), dtype=weights.dtype).index_add(0, kind, weights)
         first = torch.empty(len(kinds), dtype=torch.long)
         first[kind.flip(0)] = torch.arange(len(kind)).flip(0)
-        first, chances = first[chances > 0], chances[chances > 0].tolist()
-        columns = {
-            name: value[first] for name, value in vars(tree).items() if isinstance(value, Tensor)
-        }
-        some = replace(tree, **{name: columns[name] for name in columns if name != "visible"})
+        first = first[chances > 0]
+        some = replace(
+            tree,
+            tokens=tree.tokens[first],
+            parents=tree.parents[first],
+            depths=tree.depths[first],
+            scores=tree.scores[first],
+            log_q=None if tree.log_q is None else tree.log_q[first],
+        )
         log_p = self.laws.log_p[self.laws.rows(some)]
-        return list(map(Drawn, trees_on_host(some, log_p), chances))
+        return list(map(Drawn, trees_on_host(some, log_p), chances[chances > 0].tolist()))
 
     def _grown(self, images: int, proposal: Proposal) -> DraftTree:
         shape = NoiseShape(1, self.laws.vocab, False, torch.float64, torch.device("cpu"))
@@ -218,7 +226,12 @@ def enumerated(rule: HostRule, case: Case) -> Enumerated:
     whole, worst, accepted, outcomes = np.zeros((laws.vocab,) * case.tokens), 0.0, 0.0, 0
     for tree, drafted in case.trees:
         joint = np.zeros_like(whole)
-        for (path, bonus), weight in runs(lambda chance: rule.judge(tree, EnumeratedNoise(chance))):  # noqa: B023
+
+        def round(chance: Chance, tree: ImageTree = tree) -> tuple[list[int], Array]:
+            noise = EnumeratedNoise(chance)
+            return rule.judge(tree, noise)  # type: ignore[arg-type]  # rules only compare numbers
+
+        for (path, bonus), weight in runs(round):
             add_outcome(joint, laws, [tree.tokens[node] for node in path[1:]], bonus, weight)
             accepted += drafted * weight * (len(path) - 1)
             outcomes += 1

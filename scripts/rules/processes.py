@@ -62,7 +62,7 @@ def kept_with_its_q(chance: Chance, position: int, draft: Draft | None, p: Array
     The next iteration divides by that, though the draft went through an acceptance since.
     """
     token, accepted = _coupled(chance, draft, p)
-    return Draft(token, draft.q if accepted else p)
+    return Draft(token, draft.q if draft is not None and accepted else p)
 
 
 def _coupled(chance: Chance, draft: Draft | None, p: Array) -> tuple[int, bool]:
@@ -115,7 +115,8 @@ def iteration(
     vocab, first, row = law.shape[1], len(decided), 0
     for token in decided:
         row = row * vocab + 1 + token
-    decided, following, refused = list(decided), [], False
+    following: list[Draft | None] = []
+    decided, refused = list(decided), False
     for place, found in enumerate([*drafts, None]):
         position = first + place
         if position >= tokens:

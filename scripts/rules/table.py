@@ -24,7 +24,7 @@ from decoding.rules.sjd_pac import SjdPac
 from decoding.rules.spectr import SpecTr
 from decoding.rules.traversal import Traversal
 from decoding.verifiers.exact import Exact
-from decoding.verifiers.host import HostRule
+from decoding.verifiers.host import Array, HostRule
 from decoding.verifiers.lantern import Lantern
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
@@ -36,6 +36,7 @@ from scripts.rules.statistics import rejected
 from scripts.rules.whole_rounds import CONTROLS, LEAST, Cell, fast, outcome
 from support.script import run_script
 
+Where = tuple[str, str | int]  # tree and law
 VOCAB = 3
 KINDS = ("near", "cut", "sharp", "disjoint", "blind", "true", "ties")
 TREES = {
@@ -49,9 +50,9 @@ SEEDS = 1_000_000  # apart from those of the controls
 NEAR = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 1, 0], [2, 1, 0]])  # codes, nearest first
 
 
-def lantern(**settings: object) -> Callable[[], HostRule]:
+def lantern(**settings: float | str) -> Callable[[], HostRule]:
     """Return what makes LANTERN's rule with one neighbour."""
-    numbers = LanternSettings(k=1, **settings)
+    numbers = LanternSettings.of(k=1, **settings)
     return lambda: Lantern(numbers, NEAR[:VOCAB, :2] % VOCAB)
 
 
@@ -113,7 +114,7 @@ RULES = (
         trees=("chain", "cousins"), repaired="EAGLE-2",
     ),
 )  # fmt: skip
-ITERATED = {
+ITERATED: dict[str, tuple[str, Callable[[], processes.Redraw], str]] = {
     "SJD, whole iterations": ("b389cfb", lambda: processes.drawn_anew, ""),
     "SCD, Gumbel coupling": ("7322379, lumina1", processes.OneNumber, ""),
     "SCD, maximal coupling": ("7322379, cosmos", lambda: processes.kept_if_accepted, ""),
@@ -146,7 +147,7 @@ class Distance:
     mean: float  # over random distributions
 
     @staticmethod
-    def of(found: dict[tuple[str, str | int], float]) -> "Distance":
+    def of(found: dict[Where, float]) -> "Distance":
         """found: by tree and law."""
         tree, law = max(found, key=found.__getitem__)
         where = f"{tree}, {law if isinstance(law, str) else f'random {law}'}"
@@ -180,11 +181,14 @@ def enumerate_rules(laws: int) -> Iterator[dict]:
 
 def closed_forms(laws: int) -> Iterator[dict]:
     """Yield the rows of what one position shows: three distributions a law."""
-    triples = {
+    triples: dict[Where, Array] = {
         ("one position", law): laws_of(law, 2).log_p.exp().numpy()[:3] for law in range(1, laws + 1)
     }
     for published in (True, False):
-        found = {where: processes.proactive_siblings(*p, published) for where, p in triples.items()}
+        found = {
+            where: processes.proactive_siblings(p[0], p[1], p[2], published)
+            for where, p in triples.items()
+        }
         name = "SJD-PAC, siblings as published" if published else "SJD-PAC, siblings drawn from p"
         repaired = "SJD-PAC, siblings drawn from p" if published else ""
         yield judged(name, "4fbc099", "lossless", Distance.of(found), repaired)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from configs.rules import PROPOSALS, RULES, loaded
-from decoding.drafter import Drafter
+from decoding.drafter import TreeDrafter
 from decoding.noise import HostNoise, stream_key
 from decoding.noise_table import NoiseTable
 from decoding.policies.base import TreePolicy
@@ -34,7 +34,7 @@ from decoding.rules.traversal import Traversal
 from decoding.tree import DraftTree
 from decoding.verifiers import host, sampled
 from decoding.verifiers.base import Verifier
-from decoding.verifiers.host import Array, HostRule, ImageTree, Walk, point_mass
+from decoding.verifiers.host import Array, ImageTree, Walk, point_mass
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
 from scripts.rules.rounds import Roots, Unfavourable, noise_of, one_round, outcome_counts
@@ -50,7 +50,7 @@ LEAST, MOST = 1e-5, 1e-8  # a right rule's p-value is above the first, a wrong o
 class Doubled(StaticTree):
     """A static tree whose second node carries the token of the first, its sibling."""
 
-    def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
+    def grow(self, round: Round, drafter: TreeDrafter, proposal: Proposal) -> DraftTree:
         tree = super().grow(round, drafter, proposal)
         tokens = tree.tokens.clone()
         tokens[:, 2] = tokens[:, 1]
@@ -197,7 +197,8 @@ def outcome(cell: Cell, images: int, first_seed: int = 0) -> Outcome:
     with fast(), cell.broken():
         seeds = range(first_seed, first_seed + images)
         chunks = [decode(cell, seeds[at : at + CHUNK]) for at in range(0, images, CHUNK)]
-    tokens, refused = (torch.cat([chunk[i] for chunk in chunks]) for i in (0, 1))
+    tokens = torch.cat([chunk[0] for chunk in chunks])
+    refused = torch.cat([chunk[1] for chunk in chunks])
     accepted = sum(chunk[2] for chunk in chunks) / images
     p = QS[cell.q].joint(TOKENS)
     counts = outcome_counts(tokens, VOCAB)
@@ -276,7 +277,7 @@ def accepts_with(role: str) -> AbstractContextManager:
 def residual_is_target() -> AbstractContextManager:
     """What is left of p is drawn from with the target's noise, which drafts were chosen with."""
 
-    def judged(rule: HostRule, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
+    def judged(rule: Walk, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
         path, left = judge(rule, tree, noise)
         with np.errstate(divide="ignore"):
             choice = int((np.log(left) + noise.target(len(path) - 1)).argmax())
@@ -288,7 +289,8 @@ def residual_is_target() -> AbstractContextManager:
 
 def control(name: str, verifier: Verifier, where: str, broken: Callable = nullcontext) -> Cell:
     """Return a cell with a planted fault."""
-    return Cell(f"{name}: {verifier.name}", *where.split(", "), verifier, broken)
+    proposal, tree, q = where.split(", ")
+    return Cell(f"{name}: {verifier.name}", proposal, tree, q, verifier, broken)
 
 
 TARGET, DRAWS = partial(accepts_with, "target"), partial(accepts_with, "draft 0")

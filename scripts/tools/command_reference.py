@@ -74,7 +74,8 @@ def _shared_flags() -> dict[str, list[str]]:
 def _command(name: str, shared: dict[str, list[str]]) -> str:
     """Return a command's section: an example, its own flags and where the shared ones are."""
     summary, (example, guide) = command(name).summary, GUIDES[name]
-    unshared, elsewhere = [], {}  # rows; shared rows by group
+    unshared: list[str] = []
+    elsewhere: dict[str, list[str]] = {}  # shared rows by group
     for group, row in _rows(name):
         if row in shared.get(group, ()):
             elsewhere.setdefault(group, []).append(row)

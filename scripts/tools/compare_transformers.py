@@ -8,7 +8,6 @@ by image.
 """
 
 import time
-from collections.abc import Callable
 from functools import partial
 from statistics import mean
 
@@ -38,7 +37,7 @@ THEIRS = "transformers"
 
 @torch.inference_mode()
 def transformers_decode(
-    model: Callable, target: TargetModel, job: Job, distribution: SamplingDistribution
+    model: ChameleonModel, target: TargetModel, job: Job, distribution: SamplingDistribution
 ) -> Tensor:
     """Return the codes (tokens,) of one image, made with the same noise as in our engine.
 
@@ -99,7 +98,7 @@ def compare(
     target = session.target
     logging.set_verbosity_error()  # or it lists every weight of the image encoder as missing
     model, report = ChameleonModel.from_pretrained(
-        settings.model_path, dtype=target.dtype, output_loading_info=True
+        settings.engine.model_path, dtype=target.dtype, output_loading_info=True
     )
     # no loop here reads the image encoder, which is random
     assert all(key.startswith("vqmodel.") for key in report["missing_keys"]), report

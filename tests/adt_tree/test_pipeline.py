@@ -21,7 +21,7 @@ from torch import Tensor
 import main
 from adt_tree import Pipeline, SettingsError
 from adt_tree.sources import python_names
-from decoding.device import _constant
+from support.constants import _constant
 from support.json_files import read_lines
 from support.provenance import CONTENT, checkpoint_id
 

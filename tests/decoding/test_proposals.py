@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from configs.rules import PROPOSALS, loaded
-from decoding.device import constant
 from decoding.noise import gumbel
 from decoding.proposals import Predictions
 from decoding.sampling import choose
 from scripts.rules.statistics import p_value
+from support.constants import constant
 
 
 def distributions(n: int, vocab: int, seed: int) -> torch.Tensor:

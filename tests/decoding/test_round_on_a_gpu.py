@@ -18,13 +18,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from configs.model import EngineSettings
 from configs.schema import MethodSettings
-from decoding import device as device_module
 from decoding.engine import Engine
 from decoding.graphs import CudaGraphs
 from decoding.images import Job
 from decoding.policies.dynamic import DynamicTree
 from decoding.stopwatch import Stopwatch
 from runs.session import Session, open_session
+from support import constants
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
 
@@ -70,8 +70,8 @@ def fake_gpu(monkeypatch) -> FakeTensorMode:
     monkeypatch.setattr(torch, "tensor", empty_tensor)
     # without its memory of other modes' tensors
     for name in ("_constant", "_arange", "_numbers", "_identity"):
-        made = getattr(device_module, name).__wrapped__
-        monkeypatch.setattr(f"decoding.device.{name}", made)
+        made = getattr(constants, name).__wrapped__
+        monkeypatch.setattr(f"support.constants.{name}", made)
     for module in ("engine", "images"):
         monkeypatch.setattr(f"decoding.{module}.to_host", transferred)
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: self)

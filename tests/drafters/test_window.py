@@ -33,7 +33,7 @@ class Reading(WindowDrafter):
         log_q = random(*size, VOCAB).log_softmax(-1)
         self.result = WindowPass(codes, log_q, torch.ones(size), random(*size).exp())
         self.round = round_of([SHAPE] * 2, noise=lambda positions: NOISE)
-        self.window = DraftedWindow(self.round, proposal, self.result)
+        self.drafted = DraftedWindow(self.round, proposal, self.result)
         self.follows, self.levels = follows, 0
 
     def children(

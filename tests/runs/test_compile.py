@@ -25,7 +25,7 @@ from models.base import TransformerSpec
 from models.cpu import native
 from models.cpu.blocks import run_compiled
 from models.transformer import BY_TORCH, Transformer, run_by_torch
-from runs.check.loaded import FirstRows
+from runs.check.loaded import first_rows
 from runs.methods import build_engine
 from runs.session import Session, open_session
 from support.compiler import compiling, fused, missing_compiler
@@ -87,7 +87,7 @@ def test_the_shipped_model_does_so_too(dtype) -> None:
     """The small one has sizes that the kernels take in fp64 only. Prompts differ in length."""
     settings = EngineSettings(dtype=dtype, compile="on", method=MethodSettings("eagle_recall"))
     session = open_session(settings)
-    session = replace(session, target=FirstRows(session.target, 48))
+    session = replace(session, target=first_rows(session.target, 48))
     jobs = [Job("0", "a blue square", 3), Job("1", "two small red circles above a green one", 4)]
     pairs = [("ar", 1), ("ar", 2), ("jacobi", 2), ("adt", 1), ("eagle_recall", 2)]
     engines = (session.open_engine(MethodSettings(name), images=images) for name, images in pairs)
