@@ -1,0 +1,15 @@
+"""A checkpoint and tokens, shared by the tests of `train_drafter`."""
+
+from pathlib import Path
+
+import pytest
+from small import write_checkpoint
+from trainings import write_tokens
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("train")
+    write_checkpoint(root / "model")
+    write_tokens(root / "tokens", "tiny", root / "model", (4, 4))
+    return root
