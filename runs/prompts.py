@@ -51,10 +51,16 @@ def prompt_items(settings: PromptSettings) -> list[PromptItem]:
 
 def all_prompts(settings: PromptSettings) -> list[PromptItem]:
     """Return the first image of every prompt in a run's list."""
-    if settings.source == "file" and settings.prompt.lower().endswith(".jsonl"):
+    names: Sequence[str | None] | None = None
+    if settings.source == "text":
+        _refuse_name(settings.prompt)
+        prompts = [settings.prompt]
+    elif settings.source != "file":
+        prompts = _data_set(settings)
+    elif settings.prompt.lower().endswith(".jsonl"):
         names, prompts = read_jsonl(Path(settings.prompt))
     else:
-        names, prompts = None, _prompts_without_ids(settings)
+        prompts = read_text_lines(Path(settings.prompt))
     return numbered(prompts, names)
 
 
@@ -80,13 +86,8 @@ def numbered(prompts: Sequence[str], names: Sequence[str | None] | None = None) 
     return items
 
 
-def _prompts_without_ids(settings: PromptSettings) -> list[str]:
-    if settings.source == "text":
-        _refuse_near_name(settings.prompt)
-        _refuse_file_name(settings.prompt)
-        return [settings.prompt]
-    if settings.source == "file":
-        return read_text_lines(Path(settings.prompt))
+def _data_set(settings: PromptSettings) -> list[str]:
+    """Return the prompts of a named data set; a SettingsError says where users get its file."""
     default = ROOT / "configs" / "prompts" / DATASETS[settings.source]
     path = Path(settings.prompt_file) if settings.prompt_file is not None else default
     parti = settings.source == "PartiPrompts"
@@ -119,12 +120,15 @@ def _chosen(settings: PromptSettings, total: int) -> list[int]:
     return [numbers[index] for index in settings.sliced(len(numbers))]
 
 
-def _refuse_file_name(prompt: str) -> None:
-    """Refuse the name of a file or folder, rather than generate an image of the name."""
-    if not re.search(r"\w", prompt):
-        return
+def _refuse_name(prompt: str) -> None:
+    """Refuse the name of a data set or file, rather than generate an image of the name."""
+    names = [name.lower() for name in (*DATASETS, *_ABSENT)]
+    near = difflib.get_close_matches(prompt.strip().lower(), names, 1, 0.85)
+    if near and len(prompt.split()) == 1:
+        named = f"{one_of(DATASETS)}, written like this"
+        refuse("prompt", prompt, f"{named}, a .txt file, or a text of several words")
     there = os.path.isfile(prompt) or os.path.isdir(prompt)
-    if there or _PATH.fullmatch(prompt):
+    if re.search(r"\w", prompt) and (there or _PATH.fullmatch(prompt)):
         what = f"is {found_at(prompt)} here" if there else "looks like a missing file"
         expected = "an existing prompt file (.txt or .jsonl) or a text"
         advice = (
@@ -132,12 +136,3 @@ def _refuse_file_name(prompt: str) -> None:
             "is your prompt, put it into a .txt file."
         )
         raise mismatch(Flag("prompt"), f"{prompt!r}, which {what}", expected, advice)
-
-
-def _refuse_near_name(prompt: str) -> None:
-    """Refuse a word that is nearly a data set's name, rather than generate an image of the word."""
-    names = [name.lower() for name in (*DATASETS, *_ABSENT)]
-    near = difflib.get_close_matches(prompt.strip().lower(), names, 1, 0.85)
-    if near and len(prompt.split()) == 1:
-        named = f"{one_of(DATASETS)}, written like this"
-        refuse("prompt", prompt, f"{named}, a .txt file, or a text of several words")
