@@ -73,7 +73,7 @@ def measure(
 ) -> Measurement:
     """Decode all jobs once; the images come back in the order of the jobs."""
     started, began, ends = clock(), time.perf_counter(), list[float]()
-    images = {}
+    images: dict[Job, FinishedImage] = {}
     for step in engine.generate(jobs):
         images |= {image.job: image for image in step.finished}
         ends += [time.perf_counter() - began] * len(step.finished)

@@ -114,8 +114,10 @@ def conditions_apart(tuned: Mapping[str, Any], settings: EngineSettings) -> list
     tuned: the part of the recipe that says how it was tuned.
     """
     here, there = _shared(_conditions(settings)), tuned["conditions"]
-    both = here.keys() & there.keys()
-    return differences(*({name: texts[name] for name in both} for texts in (there, here)))
+    then, now = (
+        {name: texts[name] for name in here.keys() & there.keys()} for texts in (there, here)
+    )
+    return differences(then, now)
 
 
 def warn_of_conditions(values: Values, settings: EngineSettings) -> None:

@@ -79,7 +79,7 @@ def demo(*, output: str = "outputs/demo") -> None:
     for number, prompt in enumerate(PROMPTS):
         both = [Decoded(pipe.method, list(pipe.stream(prompt, seed=0))) for pipe in (plain, fast)]
         path = folder / f"{number}.png"
-        strip(*both, plain.grid).save(path)
+        strip(both[0], both[1], plain.grid).save(path)
         print(f"\n{prompt}\n{told(*both)}\n  picture: {path}")
         passes = {one.method: passes[one.method] + one.passes for one in both}
     where = "this GPU" if plain.device.type == "cuda" else cpu_name()
