@@ -89,7 +89,9 @@ class Command:
             elif not equals:
                 text = _value(name, known.flags[name], rest)
             if name in texts:
-                raise mismatch(Flag(name), f"{texts[name]!r} and {text!r}", "one value")
+                if "many" not in known.flags[name].metadata:
+                    raise mismatch(Flag(name), f"{texts[name]!r} and {text!r}", "one value")
+                text = f"{texts[name]},{text}"
             texts[name] = text
         return texts
 

@@ -8,17 +8,17 @@ from configs.fields import flags_in, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.tools import DistanceSettings
-from models.files.folders import check_folder
+from models.files.folders import check_folder, is_hub_id
 
 _OF_CODEC = ("model", "model_path", "tokenizer_path", "vq_path")
 
 
 def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
-    """Return the settings of the command, whose table goes into --model_path: no hub id."""
+    """Return the settings of the command; a SettingsError for a folder that is not there."""
     values = COMMAND.values(texts)
     engine = EngineSettings.of(values, method=MethodSettings("ar"))
-    if not Path(engine.model_path).is_dir():
-        refuse("model_path", engine.model_path, "a folder, which will hold vq_distances")
+    if not Path(engine.model_path).is_dir() and not is_hub_id(engine.model_path):
+        refuse("model_path", engine.model_path, "a folder, or owner/name")
     check_folder("tokenizer_path", engine.tokenizer_path, engine.model)
     return DistanceSettings.of(values, engine=engine)
 

@@ -39,6 +39,7 @@ class MethodsFlags(Settings, group="Benchmark"):
     methods: str | None = setting(
         "methods to compare, by commas: name[:flag=value...]; name may be a recipe, file.yaml",
         shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
+        many=True,
     )
     sweep: str | None = setting(
         "YAML file of a grid of methods (configs/sweeps), each measured next to ar"
@@ -178,13 +179,16 @@ class TuneSettings(Settings, group="Tuning"):
         "minutes for the trials, without loading the model", 10.0, low=0.01, high=10080
     )
     methods: str | None = setting(
-        "methods to try, by commas: name[:flag=value...]", shown="lossless methods at several sizes"
+        "methods to try, by commas: name[:flag=value...]",
+        shown="lossless methods at several sizes",
+        many=True,
     )
     batch_sizes: str | None = setting(
         "numbers of images at once to try, by commas",
         pattern=r"[1-9][0-9]{0,2}(,[1-9][0-9]{0,2})*",
         wanted="different whole numbers from 1 to 999, by commas, such as 1,4,16",
         shown="1, 2, 4, ... as long as they fit into memory and give more images per hour",
+        many=True,
     )
     output: str | None = setting(
         "file of the result", path=True, shown="outputs/tuned/<model and settings>.yaml"

@@ -60,6 +60,7 @@ class EvaluateSettings(Settings, group="Evaluation"):
         "made; in double quotes if a name has a comma",
         MISSING,
         wanted="run folders that generate_images wrote, by commas",
+        many=True,
     )
     baseline: str | None = setting(
         "run folder that speed-ups are relative to",
@@ -80,6 +81,7 @@ class EvaluateSettings(Settings, group="Evaluation"):
             f"{','.join(usual_metrics(tiny=True))} for runs of the tiny model, the "
             "others for other runs"
         ),
+        many=True,
     )
     images: int = setting("prompts in the report's comparison", 8, low=0, high=1000)
     cache_dir: str = setting(

@@ -155,9 +155,10 @@ def setting(text: str | Callable[[], str], default: Any = None, **limits: Any) -
     text: its line of help.
     default: None where other settings decide, MISSING where the user has to.
     limits: choices (names); low, high (inclusive); above (exclusive); path (True: `~` is replaced);
-        pattern (of texts); group (heading in the help, where it is not the class's); wanted (what
-        errors say is allowed); advice (what they say to do); shown (the default in the
-        help, where it depends). text and shown may be functions, called when they are read.
+        many (True: the flag may be repeated, as if by commas); pattern (of texts); group (heading
+        in the help, where it is not the class's); wanted (what errors say is allowed); advice (what
+        they say to do); shown (the default in the help, where it depends). text and shown may be
+        functions, called when they are read.
     """
     metadata = {"help": text, **limits}
     return field(default=default, kw_only=default is MISSING, metadata=metadata)

@@ -49,6 +49,7 @@ class RecipeFlags(Settings, group="Recipe"):
     config: str | None = setting(
         "YAML files of `flag: value` lines, by commas; a later one and the command line win",
         shown="none",
+        many=True,
     )
     plugin: str | None = setting(
         "Python module, package.module, that registers your method or acceptance rule", shown="none"

@@ -52,6 +52,7 @@ class TrainSettings(Settings, group="Training"):
         "folder that extract_tokens wrote; several by commas, in double quotes if a name has one",
         MISSING,
         wanted="a folder that extract_tokens wrote",
+        many=True,
     )
     output_dir: str = setting(
         "folder of the log, the checkpoint and the drafter", MISSING, path=True, wanted="a folder"
@@ -72,6 +73,7 @@ class TrainSettings(Settings, group="Training"):
         "the target's layers whose hidden states an EAGLE head also reads, by commas, such as "
         "4,8,12; with --start_from a head may learn to",
         shown="none, or as --start_from",
+        many=True,
     )
     steps: int = setting("updates", 2000, low=1)
     batch_size: int = setting("images per update, of all processes together", 16, low=1, high=65536)
@@ -150,7 +152,10 @@ class TrainSettings(Settings, group="Training"):
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
 
     def settle(self) -> None:
-        self.put(tokens=join_list(map(os.path.expanduser, self.token_folders)))
+        folders = [os.path.expanduser(name) for name in self.token_folders]
+        if not all(folders) or len({os.path.realpath(name) for name in folders}) < len(folders):
+            refuse("tokens", self.tokens, "folder names between the commas, each once")
+        self.put(tokens=join_list(folders))
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of --batch_size, which is {self.batch_size}"
             refuse("accumulate", self.accumulate, allowed)

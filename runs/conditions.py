@@ -6,7 +6,7 @@ from configs.fields import flags_in, settings_dict
 from configs.model import EngineSettings
 from configs.recipes import method_flags
 from models.backends import kernels_of
-from runs.made_of import commits, made_of
+from runs.made_of import made_of
 from support.devices import machine_name, pick_device
 from support.provenance import cpu_name, versions
 
@@ -22,10 +22,11 @@ def conditions(settings: EngineSettings, download: bool = True) -> dict[str, obj
     flags = (flags_in(EngineSettings) | method_flags()).keys() - set(_FREE)
     given = settings_dict(settings)
     values = {name: given.get(name) for name in sorted(flags)}
+    made = made_of(values, download)
     return {
         **values,
-        **made_of(values, download),
-        **{f"{name} commit": commit for name, commit in commits(values).items()},
+        **made.files,
+        **{f"{name} commit": commit for name, commit in made.commits.items()},
         "compile": settings.compile,
         "machine": machine_name(pick_device(settings.device)),
         "processor": cpu_name(),

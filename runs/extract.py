@@ -20,7 +20,6 @@ from configs.extraction import ExtractionSettings
 from configs.fields import Flag, mismatch, refusing, settings_dict, settled
 from drafters.training.shards import Example, ShardWriter, Tokens, read_skipped, shard_paths
 from models.codecs.codec import Codec
-from models.files.folders import checkpoint_folder
 from models.registry import load_codec
 from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
@@ -36,7 +35,7 @@ from support.output import remark
 from support.pictures import as_rgb
 from support.processes import Processes, launched
 from support.progress import DecodingProgress, Progress, plural
-from support.provenance import CONTENT, checkpoint_id
+from support.provenance import CONTENT
 
 SCENES = 60_000  # in the tiny model's training split
 Item = TypeVar("Item", Captioned, PromptItem)
@@ -117,7 +116,7 @@ def _about(
     run, kept = settings.run, settings.run.identity()
     if prompts is None:
         kept = {name: kept[name] for name in _CODEC if name in kept}
-    kept |= made_of(kept)
+    kept |= (made := made_of(kept).files)
     if prompts is None:
         # relative, so that a project may move
         kept["data_dir"] = os.path.relpath(
@@ -131,7 +130,7 @@ def _about(
     return small | {
         "origin": "images" if prompts is None else "own",
         "model": run.engine.model,
-        "checkpoint": checkpoint_id(checkpoint_folder(run.engine.model_path, "--model_path")),
+        "checkpoint": made["model_path"].removeprefix(CONTENT),
         "rows": grid.rows,
         "columns": grid.columns,
         "vocab": codec.vocab,

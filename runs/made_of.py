@@ -4,13 +4,17 @@ A path or a name on the hub may lead to other files tomorrow. So run folders, to
 trainings and measurements hold these hashes, and go on only with the same ones.
 """
 
+import ast
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec, resolve_name
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs import recipes
 from configs.fields import refusing
@@ -22,8 +26,15 @@ _FOLDERS = ("model_path", "drafter_path", "tokenizer_path", "text_encoder_path",
 BESIDE = " beside --model_path"  # ends of the names of files that no flag names
 
 
-def made_of(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
-    """Return hashes of what settings name: by flag, and in words for files that no flag names.
+class Made(NamedTuple):
+    """What settings name, by flag, and in words for files that no flag names."""
+
+    files: dict[str, str]  # hashes
+    commits: dict[str, str]  # of hub ids, by flag
+
+
+def made_of(values: Mapping[str, Any], download: bool = True) -> Made:
+    """Return the hashes and commits of what settings name.
 
     Args:
         values: settings by flag; `model` and the flags of files matter.
@@ -32,36 +43,23 @@ def made_of(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
     Raises:
         SettingsError: the snapshot of a hub id is not here and cannot be fetched.
     """
-    places = _places(values, download)
+    places, commits = {}, {}
+    for flag in _FOLDERS:
+        given = values.get(flag)
+        if given is None or not (Path(given).is_dir() or is_hub_id(given)):
+            continue
+        with refusing():
+            places[flag] = checkpoint_folder(given, f"--{flag}", download)
+        if not Path(given).is_dir() and "snapshots" in (parts := places[flag].parts):
+            commits[flag] = parts[parts.index("snapshots") + 1]
     vq_path = Path(values.get("vq_path") or "")
     if vq_path.is_file():
         places["vq_path"] = vq_path
     if (folder := places.get("model_path")) is not None:
         places |= _beside(folder, values)
-    made = {name: CONTENT + checkpoint_id(path) for name, path in places.items()}
-    return made | {f"plugin {name}": CONTENT + _code_id(name) for name in recipes.PLUGINS}
-
-
-def commits(values: Mapping[str, Any], download: bool = True) -> dict[str, str]:
-    """Return the commits of the hub ids among settings, by flag; arguments as of `made_of`."""
-    found = {}
-    for flag, folder in _places(values, download).items():
-        if not Path(values[flag]).exists() and "snapshots" in folder.parts:
-            found[flag] = folder.parts[folder.parts.index("snapshots") + 1]
-    return found
-
-
-def _places(values: Mapping[str, Any], download: bool) -> dict[str, Path]:
-    """Return the folders that settings name, by flag; a hub id's is its snapshot."""
-    places = {}
-    for flag in _FOLDERS:
-        given = values.get(flag)
-        if given is not None and Path(given).exists():
-            places[flag] = Path(given)
-        elif given is not None and is_hub_id(given):
-            with refusing():
-                places[flag] = checkpoint_folder(given, f"--{flag}", download)
-    return places
+    files = {name: CONTENT + checkpoint_id(path) for name, path in places.items()}
+    files |= {f"plugin {name}": CONTENT + _code_id(name) for name in recipes.PLUGINS}
+    return Made(files, commits)
 
 
 def _beside(folder: Path, values: Mapping[str, Any]) -> dict[str, Path]:
@@ -74,32 +72,75 @@ def _beside(folder: Path, values: Mapping[str, Any]) -> dict[str, Path]:
     paths = {name: [home / name for home in homes if (home / name).exists()] for name in names}
     parts = {name + BESIDE: found[0] for name, found in paths.items() if found}
     if (columns := values.get("lantern_k")) is not None:
-        from models.codecs.codebook import table_path, table_widths  # here, as it imports torch
+        from models.codecs.codebook import tables  # here, as it imports torch
 
-        if widths := [width for width in table_widths(folder) if width >= columns]:
-            parts["nearest codes"] = table_path(folder, 0, min(widths))
+        if fitting := [path for width, path in tables(folder).items() if width >= columns]:
+            parts["nearest codes"] = fitting[0]
     return parts
 
 
 @cache  # as it was imported: the file may be edited while the command runs
 def _code_id(plugin: str) -> str:
-    """Return a hash of a plugin's code: its package, and the files beside it that it imports."""
+    """Return a hash of a plugin's code: its package, what is loaded beside it, what they import."""
     package, *inner = plugin.split(".")
-    file = sys.modules[plugin].__file__ or ""
     is_package = hasattr(sys.modules[plugin], "__path__")
-    home = Path(file).resolve().parents[len(inner) + is_package]
-    libraries = {Path(path) for path in sysconfig.get_paths().values()}
-    ours = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"main", "__main__"}
-    files = set()
-    for name, module in list(sys.modules.items()):
-        path = Path(getattr(module, "__file__", None) or "/").resolve()
+    home = Path(sys.modules[plugin].__file__ or "").resolve().parents[len(inner) + is_package]
+    loaded = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    names = [n for n, file in loaded.items() if file and Path(file).resolve().is_relative_to(home)]
+    files: dict[str, Path] = {}
+    for name in names:  # which grow
         first = name.partition(".")[0]
-        installed = any(path.is_relative_to(library) for library in libraries)
-        beside = path.is_relative_to(home) and first not in ours and not installed
-        if path.is_file() and (first == package or beside):
-            files.add(path)
+        if name in files or not (first == package or _is_own(first)):
+            continue
+        with suppress(ImportError, ValueError, SyntaxError):  # no module, or not of Python
+            files[name] = _place(name)
+            names += _imports(name, files[name])
     digest = hashlib.sha256()
-    for path in sorted(files):
-        name = str(path.relative_to(home)) if path.is_relative_to(home) else path.name
-        digest.update(f"{name}\n".encode() + path.read_bytes())
+    for path in sorted({path for path in files.values() if path.is_file()}):
+        place = path.relative_to(home) if path.is_relative_to(home) else path.name
+        digest.update(f"{place}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _is_own(package: str) -> bool:
+    """Return whether a package is neither this program's nor installed."""
+    try:
+        path = _place(package)
+    except (ImportError, ValueError):
+        return False
+    library = any(path.is_relative_to(sysconfig.get_path(n)) for n in ("stdlib", "platstdlib"))
+    installed = library or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    ours = package in ("main", "__main__") or (ROOT / package / "__init__.py").exists()
+    return not ours and not installed
+
+
+def _place(module: str) -> Path:
+    """Return a module's file, or the folder of one without; an ImportError or ValueError if none.
+
+    It may be imported or not; nothing is imported.
+    """
+    known, (parent, _, name) = sys.modules.get(module), module.rpartition(".")
+    if known is None and parent:
+        around = _place(parent)
+        folder = around.parent if around.stem == "__init__" else around
+        places = [folder / f"{name}.py", folder / name / "__init__.py", folder / name]
+    else:
+        spec = find_spec(module) if known is None else known.__spec__
+        file = getattr(known, "__file__", None) or (spec and spec.has_location and spec.origin)
+        places = [file, *((spec and spec.submodule_search_locations) or ())]
+    for place in filter(None, places):
+        if Path(place).exists():
+            return Path(place).resolve()
+    raise ImportError(module)
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """Yield what a module imports anywhere, also in its functions."""
+    package = module if file.stem == "__init__" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_bytes() if file.is_file() else b"")):
+        names = [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+        if isinstance(node, ast.ImportFrom):
+            source = resolve_name("." * node.level + (node.module or ""), package)
+            names = [source, *(f"{source}.{name}" for name in names)]
+        for name in names:
+            yield from accumulate(name.split("."), "{}.{}".format)

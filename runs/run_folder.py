@@ -29,9 +29,10 @@ from PIL import Image
 from configs.fields import Flag, SettingsError, Values, mismatch
 from configs.model import TIMED
 from decoding.seeds import image_seed
-from runs.made_of import commits, made_of
+from runs.made_of import Made, made_of
 from runs.prompts import PromptItem
 from support.durable import (
+    RANK,
     append_lines,
     encode_json,
     files_named,
@@ -62,7 +63,8 @@ _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
 _LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
 _POSITIVE = ("tokens", "target_forwards", "seconds")
 _FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
-_IMAGE, _NUMBERED_IMAGE = r"[A-Za-z0-9][A-Za-z0-9.-]*_[0-9]+\.png", r"[0-9]{5,}_[0-9]+\.png"
+_IMAGE = r"[A-Za-z0-9][A-Za-z0-9.-]*_[0-9]+\.png"
+_NUMBERED_IMAGE = r"([0-9]{5}|[1-9][0-9]{5,6})_[0-9]{1,5}\.png"  # a camera's have a date
 # The id in a line of a file, which may be damaged elsewhere.
 _RECORDED = re.compile(rb'\{"id": "([^"/]+)"')
 
@@ -97,7 +99,7 @@ class RunFolder:
             if self.processes.rank == 0:
                 # taking their locks proves that no process of an earlier run still writes
                 # of a run whose first process is gone
-                for left in files_named(self.path, r"\.lock\.[0-9]+"):
+                for left in files_named(self.path, rf"\.lock\.{RANK}"):
                     lock(left).close()
                 self._lock = lock(self.path / ".lock")
             # The others come later, since the first process takes their locks for a moment.
@@ -170,7 +172,7 @@ class RunFolder:
         manifest = {
             "settings": self.settings,
             "identity": self._identity,
-            "commits": commits(self._shared),
+            "commits": self._made.commits,
             "hardware": hardware,
             "arguments": sys.argv,
             "processes": self.processes.count,
@@ -256,13 +258,18 @@ class RunFolder:
             self._refuse_other(self._previous["identity"])
             self.records, self.changed = finished_records(self.path)
 
-    @cached_property
+    @property
     def _identity(self) -> Line:
-        """The settings that all images share, and the content of the files that they name.
+        """The settings that all images share, and the content of the files that they name."""
+        return self._shared | self._made.files
+
+    @cached_property
+    def _made(self) -> Made:
+        """What the settings name.
 
         Of a new folder it is needed once the model is loaded, when its files are read anyway.
         """
-        return self._shared | made_of(self._shared)
+        return made_of(self._shared)
 
     def _refuse_foreign(self) -> None:
         """Refuse, before anything is written, a folder with results but without a run.json."""
@@ -320,7 +327,7 @@ def commands_of(manifest: Line) -> list[Line]:
 def files_of(folder: Path, name: str) -> list[Path]:
     """Return records.jsonl or trace.jsonl, if it exists, and the parts that processes wrote."""
     whole = [folder / name] if (folder / name).exists() else []
-    return whole + files_named(folder, name.replace(".", r"\.[0-9]+\."))
+    return whole + files_named(folder, name.replace(".", rf"\.{RANK}\."))
 
 
 def image_files(folder: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from support.output import remark
 
 # what flock answers on Lustre and NFS that are mounted without locks
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+RANK = "(?:0|[1-9][0-9]{0,2})"  # of a process in the names of its files; dates are longer
 
 
 class Lock(Protocol):

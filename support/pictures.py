@@ -8,8 +8,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
     """Return a picture upright and in RGB, on white where it is transparent.
 
     Transparent colours are truncated, as Meta's are. Grey of 16 bits is scaled to 8: Pillow alone
-    would clip it.
+    would clip it. A ValueError for floating-point numbers, whose white is not known.
     """
+    if image.mode == "F":
+        raise ValueError("pixels are floating-point numbers")
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # also what some versions of Pillow make of such PNGs
         grey = np.asarray(image).clip(0, 65535).astype(np.float64)

@@ -29,11 +29,11 @@ from configs.fields import SettingsError, mismatch
 from models.base import ImageGrid
 from models.files.entries import is_size
 from models.files.weights import open_safetensors
-from support.durable import append_lines, encode_json, files_named, lock, replace_file
+from support.durable import RANK, append_lines, encode_json, files_named, lock, replace_file
 from support.json_files import Line, parse_json, read_lines, read_object, shortened
 from support.wording import differences, first_of
 
-_SHARD, _SKIPPED = r"tokens-[0-9]+-[0-9]{5,}\.safetensors", r"skipped(\.[0-9]+)?\.jsonl"
+_SHARD, _SKIPPED = rf"tokens-{RANK}-[0-9]{{5}}\.safetensors", rf"skipped(\.{RANK})?\.jsonl"
 _SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one
 
 
@@ -245,7 +245,7 @@ class ShardWriter:
         self.folder, self.rank, self.size = Path(folder), rank, size
         self.folder.mkdir(parents=True, exist_ok=True)
         if rank == 0:  # locks of a command whose first process is gone
-            for left in files_named(self.folder, r"\.lock\.[0-9]+"):
+            for left in files_named(self.folder, rf"\.lock\.{RANK}"):
                 lock(left).close()
         self._lock = lock(self.folder / f".lock.{rank}")
         try:

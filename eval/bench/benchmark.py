@@ -21,6 +21,7 @@ from eval.bench.bench import Bench, Row, turns_of
 from eval.bench.measurements import FILE, Measurements
 from eval.bench.table import best_of, heading, table, words_of
 from runs.drawing import check_lengths, image_jobs
+from runs.generate import different_images
 from runs.measure import BASELINE, warm_up
 from runs.plan import Plan
 from runs.prompts import prompt_items
@@ -96,7 +97,8 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
 
 def jobs_of(settings: BenchmarkSettings) -> list[Job]:
     """Return the images of a benchmark; a SettingsError for prompts that cannot be used."""
-    return image_jobs(prompt_items(settings.run.prompts), settings.run.prompts.seed)
+    items = different_images(settings.run.engine, prompt_items(settings.run.prompts))
+    return image_jobs(items, settings.run.prompts.seed)
 
 
 def groups_of(settings: BenchmarkSettings) -> list[Group]:

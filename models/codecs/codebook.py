@@ -6,6 +6,8 @@ narrower table, `top_{n}_indices.npy` (K, n), holds the first n columns. Tables 
 codes (Emu3.5) are uint32; for all others of 131,072 they would take 64 GiB, so they are narrow.
 """
 
+import hashlib
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -21,6 +23,8 @@ from support.durable import new_file
 
 _SHORT = 2**16  # codes that uint16 can name
 _NAME = re.compile(r"top_([0-9]{1,5})_indices\.npy")
+_PLACE = Path("outputs/vq_distances")  # of checkpoints into whose folders we do not write
+_OF_THE_HUB = re.compile("/models--[^/]+/snapshots/")
 
 
 def number_type(codes: int) -> np.dtype:
@@ -29,8 +33,18 @@ def number_type(codes: int) -> np.dtype:
 
 
 def table_path(folder: str | Path, codes: int, neighbours: int | None = None) -> Path:
-    """Return the place of a table in a checkpoint folder; `neighbours` None means all others."""
-    return Path(folder) / "vq_distances" / f"top_{neighbours or codes - 1}_indices.npy"
+    """Return where a checkpoint's table is written; `neighbours` None means all others."""
+    name = f"top_{neighbours or codes - 1}_indices.npy"
+    # the hub's cache is another program's, and goes with its snapshot
+    ours = os.access(folder, os.W_OK) and not _OF_THE_HUB.search(str(Path(folder).resolve()))
+    return (Path(folder) / "vq_distances" if ours else _place(folder)) / name
+
+
+def _place(folder: str | Path) -> Path:
+    """Return where the tables of a checkpoint are that its own folder does not take."""
+    path = Path(folder).resolve()
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    return _PLACE / f"{'-'.join(path.parts[-3:])}_{digest}"
 
 
 def nearest_codes(
@@ -108,15 +122,17 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
 
 def find_table(folder: str | Path, codes: int, neighbours: int) -> Path:
     """Return the narrowest table of a checkpoint folder with at least so many neighbours."""
-    if fitting := [width for width in table_widths(folder) if neighbours <= width < codes]:
-        return table_path(folder, codes, min(fitting))
+    there = tables(folder)
+    if fitting := [width for width in there if neighbours <= width < codes]:
+        return there[min(fitting)]
     raise ValueError(
         f"{Path(folder) / 'vq_distances'}: found no table of at least {neighbours} neighbours; "
         f"`python main.py vq_distances --model_path {shlex.quote(str(folder))}` makes it"
     )
 
 
-def table_widths(folder: str | Path) -> list[int]:
-    """Return the neighbours per code of every table in a checkpoint folder, ascending."""
-    files = (Path(folder) / "vq_distances").glob("top_*.npy")
-    return sorted(int(match[1]) for file in files if (match := _NAME.fullmatch(file.name)))
+def tables(folder: str | Path) -> dict[int, Path]:
+    """Return a checkpoint's tables by their neighbours per code, ascending."""
+    homes = Path(folder) / "vq_distances", _place(folder)
+    files = [file for home in homes for file in home.glob("top_*.npy")]
+    return dict(sorted((int(match[1]), f) for f in files if (match := _NAME.fullmatch(f.name))))

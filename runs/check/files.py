@@ -22,7 +22,7 @@ from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from drafters.loading import drafter_network
 from models.base import TargetOptions, TransformerSpec
-from models.codecs.codebook import load_table, table_path, table_widths
+from models.codecs.codebook import load_table, tables
 from models.files.folders import open_folder
 from models.files.network import Network, fitting_spec
 from models.files.weights import TensorInfo, read_header
@@ -213,12 +213,11 @@ class Examination:
 
     def _look_at_distance_tables(self, codes: int) -> None:
         title, folder = "nearest codes", self.folder
-        if not (widths := table_widths(folder)):
+        if not (there := tables(folder)):
             words = f"--model {self.settings.model} --model_path {shlex.quote(str(folder))}"
             text = f"none, which --verifier lantern needs: `main.py vq_distances {words}` makes it"
             self._add(title, "vq_distances", text, NOTE)
-        for width in widths:
-            path = table_path(folder, codes, width)
+        for width, path in there.items():
             with self._catching(title, path.name):
                 load_table(path, codes, width)
                 self._add(title, path.name, f"{codes} codes, {width} neighbours each")

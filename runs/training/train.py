@@ -135,7 +135,7 @@ class Training:
         processes.agree(
             "tokens", settings.tokens, self.fingerprint, "the same tokens in all processes"
         )
-        self.files = made_of(identity(settings)) | {"tokens": self.fingerprint}
+        self.files = made_of(identity(settings)).files | {"tokens": self.fingerprint}
         if self.embedding is not target.embedding():
             table = self.embedding.cpu().numpy()
             self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
@@ -145,7 +145,7 @@ class Training:
         if settings.cache_features is not None:
             source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
             named = {name: getattr(settings.engine, name) for name in CAPTION_FLAGS}
-            source |= named | made_of(named)
+            source |= named | made_of(named).files
             folder, used = Path(settings.cache_features), sorted(images + held)
             rows = cached(computed, used, folder, source, processes, progress)
         self.checkpoint = settings.folder / CHECKPOINT
@@ -297,7 +297,7 @@ def plan_training(settings: TrainSettings) -> Plan:
     state = load_state(path) or {"step": 0}
     made = state.get("settings", {})
     for name, value in identity(settings).items():
-        if name in made and made[name] != value and name not in made_of(made):
+        if name in made and made[name] != value and name not in made_of(made).files:
             refuse(name, value, f"{made[name]!r}, as the checkpoint in {settings.output_dir} has")
     what = f"training a drafter on {plural(len(images), 'image')} of {settings.tokens} "
     what += f"into {settings.folder}"

@@ -53,7 +53,8 @@ def page() -> str:
         "`adt-tree COMMAND` is short for `python main.py COMMAND`.",
         "The commands: " + ", ".join(f"[{name}](#{name})" for name in NAMES) + ".",
         "Write flags as `--flag value` or `--flag=value`. A switch needs no value; `--noflag` "
-        "turns it off. If you mistype a flag, the command stops before it loads anything.",
+        "turns it off. You can repeat a flag that takes a list instead of writing commas. If you "
+        "mistype a flag, the command stops before it loads anything.",
         *(_command(name, shared) for name in NAMES),
         _METHODS + "\n" + "\n".join(map(_method_row, METHODS)),
         *(f"## {group}\n\n{_TABLE}" + "\n".join(rows) for group, rows in shared.items()),

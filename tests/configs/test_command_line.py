@@ -73,6 +73,23 @@ def test_switches():
     assert words_of("--trace=False")["trace"] == "False"
 
 
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("evaluate", "output_dir"),
+        ("evaluate", "metrics"),
+        ("benchmark", "methods"),
+        ("tune", "methods"),
+        ("train_drafter", "tokens"),
+        ("train_drafter", "target_layers"),
+        ("generate_images", "config"),
+    ],
+)
+def test_a_flag_that_takes_a_list_may_be_repeated(command, flag):
+    words = [f"--{flag}=a,b", f"--{flag}", '"c,d"']
+    assert read_words(command, words) == {flag: 'a,b,"c,d"'}
+
+
 def test_values_of_recipes_are_what_is_written(recipe, checkpoint):
     """YAML alone would make 750, 20240101 and 8 of these."""
     text = "prompt: 12:30\noutput_dir: 2024_01_01\nseed: 010\ntrace: off\ntop_p: .5\n"

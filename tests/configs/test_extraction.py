@@ -92,12 +92,23 @@ def test_checkpoints_and_codecs_are_told_by_their_contents(folder) -> None:
     """Wherever they lie, and without what readers get with a checkpoint."""
     codec = folder.parent / "vq_ds16_t2i.pt"
     before = checkpoint_id(folder), checkpoint_id(codec)
-    (folder / "README.md").write_text("A model.")
-    (folder / "samples.png").write_bytes(b"a picture")
-    assert (checkpoint_id(folder), checkpoint_id(codec)) == before
+    for name in ("README.md", "README", "LICENSE", ".DS_Store", ".gitattributes", "notes.txt"):
+        (folder / name).write_text("A model.")
+        assert (checkpoint_id(folder), checkpoint_id(codec)) == before
     for file in (folder / "config.json", codec):
         file.write_text("{ }")
     assert checkpoint_id(folder) != before[0] and checkpoint_id(codec) != before[1]
+
+
+def test_one_changed_weight_is_another_checkpoint(tmp_path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(3 << 20))
+    before = checkpoint_id(tmp_path)
+    for place in (0, 1_700_000, (3 << 20) - 1):
+        content = bytearray(3 << 20)
+        content[place] = 1
+        weights.write_bytes(content)
+        assert checkpoint_id(tmp_path) != before, place
 
 
 @pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])

@@ -91,7 +91,7 @@ draw --plugin=./mine.py      : --plugin: expected the name of a…got './mine.py
 draw --plugin=              : --plugin: expected the name of a…got ''
 demo --port=0                : --port: …got 0
 vq_distances --neighbours=0    : --neighbours: expected a whole number from 1 to 65535, got 0
-vq_distances --model_path=owner/name : --model_path: expected a folder, which will hold…'owner/name'
+vq_distances --model_path=owner/a/b : --model_path: …a folder, or owner/name, got 'owner/a/b'
 vq_distances --model_path=model --tokenizer_path=./n : or owner/name, got a path that does not exist
 draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
 list --caption=both --prompt_file=x : --caption: …first, longest or all

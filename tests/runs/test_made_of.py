@@ -10,12 +10,15 @@ import pytest
 from fake_session import FakeEngine, fake_opener, fake_run
 from huggingface_hub import constants
 from small import write_checkpoint
+from small_glm_image import write_glm_image
 
+import main
 from configs import recipes
 from configs.fields import SettingsError
 from configs.schema import MethodSettings
+from models.codecs.codebook import find_table
 from runs.generate import generate_images
-from runs.made_of import made_of
+from runs.made_of import _code_id, made_of
 
 _HUB = "models--me--small"
 
@@ -42,10 +45,11 @@ def hub(tmp_path, monkeypatch):
 @pytest.mark.parametrize("flag", ["model_path", "tokenizer_path", "drafter_path", "start_from"])
 def test_a_hub_id_is_its_snapshot(hub, flag):
     first = made_of({flag: "me/small"})
-    assert first == made_of({flag: str(hub / _HUB / "snapshots" / ("a" * 40))})
+    assert first.files == made_of({flag: str(hub / _HUB / "snapshots" / ("a" * 40))}).files
     point_to(hub, "b" * 40)
     other = made_of({flag: "me/small"})
-    assert other.keys() == first.keys() and other != first
+    assert other.files.keys() == first.files.keys() and other.files != first.files
+    assert (first.commits, other.commits) == ({flag: "a" * 40}, {flag: "b" * 40})
 
 
 def test_a_run_goes_on_only_with_the_commit_that_it_was_begun_with(hub, tmp_path):
@@ -68,39 +72,90 @@ def test_a_run_goes_on_only_with_the_commit_that_it_was_begun_with(hub, tmp_path
 def test_what_is_read_beside_a_model_counts(tmp_path):
     values = {"model": "tiny", "model_path": str(tmp_path / "model"), "lantern_k": 3}
     write_checkpoint(tmp_path / "model")
-    known = [made_of(values)]
+    known = [made_of(values).files]
     for file in ("chameleon/tokenizer/vqgan.yaml", "model/vq_distances/top_7_indices.npy"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         for content in ("one", "two"):
             (tmp_path / file).write_text(content)
-            assert made_of(values) not in known
-            known.append(made_of(values))
+            assert made_of(values).files not in known
+            known.append(made_of(values).files)
     (tmp_path / "model/vq_distances/top_2_indices.npy").write_text("narrower than --lantern_k")
-    assert made_of(values) == known[-1]
-    assert made_of(values | {"tokenizer_path": "x"}) != known[-1]  # its own is read
+    assert made_of(values).files == known[-1]
+    assert made_of(values | {"tokenizer_path": "x"}).files != known[-1]  # its own is read
 
 
-@pytest.mark.parametrize("edited", ["mine.py", "helper.py"])
-def test_a_plugin_is_its_code(tmp_path, monkeypatch, edited):
-    """Also the code of modules beside it that it imports; another file beside it does not count."""
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_part_of_a_whole_repository_is_what_is_read(tmp_path):
+    """GLM-Image's parts lie side by side in one folder, which users name as a whole."""
+    inner = write_glm_image(tmp_path)
+    values = {"model": "glm_image", "model_path": str(tmp_path)}
+    known = made_of(values).files
+    assert known == made_of(values | {"model_path": str(inner)}).files
+    weights = sorted(inner.glob("*.safetensors"))[-1]
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert made_of(values).files != known
+
+
+def test_a_table_of_nearest_codes_is_not_written_into_the_hubs_cache(
+    hub, tmp_path, monkeypatch, capsys
+):
+    def files() -> list[Path]:
+        return sorted(hub.rglob("*"))
+
+    monkeypatch.chdir(tmp_path)
+    before, given = files(), {"model_path": "me/small", "lantern_k": 5}
+    words = ["--model_path=me/small", "--prompt=a cat", "--method=static", "--compile=off"]
+    words = ["generate_images", *words, "--verifier=lantern", "--lantern_k=5", "--output_dir=out"]
+    words += [f"--drafter_path={hub / _HUB / 'snapshots' / ('a' * 40) / 'drafter'}"]
+    assert main.main(words) == 2 and "vq_distances" in capsys.readouterr().err
+    assert main.main(["vq_distances", "--model_path=me/small"]) == 0
+    (table,) = Path("outputs/vq_distances").glob("*small*/top_23_indices.npy")
+    assert capsys.readouterr().out.startswith(f"{table}: 24 codes")
+    assert files() == before
+    assert main.main(words) == 0
+    found = made_of(given).files["nearest codes"]
+    table.write_bytes(b"another")
+    assert made_of(given).files["nearest codes"] != found
+
+
+def test_a_table_of_nearest_codes_of_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    folder = write_checkpoint(tmp_path / "model")
+    assert main.main(["vq_distances", f"--model_path={folder}", "--neighbours=5"]) == 0
+    assert find_table(folder, 24, 5).is_relative_to("outputs/vq_distances")
+    assert not (folder / "vq_distances").exists()
+
+
+_PLUGIN = {  # by file; `other` is imported by nobody
+    "plugins/mine.py": "import helper, json\ndef later():\n    from late.parts import one\n",
+    "plugins/helper.py": "from elsewhere import *\n",
+    "plugins/late/parts/__init__.py": "from . import one\n",
+    "plugins/late/parts/one.py": "import not_installed\n",
+    "shared/elsewhere.py": "",
+    "plugins/other.py": "",
+}
+
+
+@pytest.mark.parametrize("edited", _PLUGIN)
+def test_a_plugin_is_its_code_and_what_it_imports(tmp_path, monkeypatch, edited):
+    """At once or later, from beside it or another folder of the path."""
     monkeypatch.setattr(recipes, "PLUGINS", {})
-    (tmp_path / "mine.py").write_text("import helper\n")
-    (tmp_path / "helper.py").write_text("")
+    for name, text in _PLUGIN.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    for folder in ("plugins", "shared"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
 
     def imported() -> dict[str, str]:
-        for name in ("mine", "helper"):
+        for name in ("mine", "helper", "late", "late.parts", "elsewhere"):
             sys.modules.pop(name, None)
         importlib.invalidate_caches()
-        from runs import made_of as module
-
-        module._code_id.cache_clear()
+        _code_id.cache_clear()
         recipes.import_plugin("mine")
-        return made_of({})
+        return made_of({}).files
 
     first = imported()
     assert list(first) == ["plugin mine"]
-    (tmp_path / "other.py").write_text("x = 1")
-    assert imported() == first
-    (tmp_path / edited).write_text((tmp_path / edited).read_text() + "# edited\n")
-    assert imported() != first
+    (tmp_path / edited).write_text(_PLUGIN[edited] + "# edited\n")
+    assert (imported() == first) == ("other" in edited)

@@ -104,9 +104,11 @@ def test_copies_that_users_keep_stay(settings, tmp_path, overwrite):
     """Only files of exactly our names are read, joined and removed."""
     fill(settings(), "00000_0", trace=True)
     copies = ("records.backup.jsonl", "records.1.old.jsonl", "trace.old.jsonl", ".lock.mine")
+    copies += ("records.20261128.jsonl", "records.2026.jsonl", "trace.01.jsonl", ".lock.20261128")
     for name in copies:
         (tmp_path / "out" / name).write_text('{"id": "00009_0"}\ndamaged\n')
     mine = ("img/00000_0 (copy).png", "img/00000_0.backup.png", "img/1_0.png")
+    mine += ("img/20261128_153000.png", "img/000001_0.png")
     for name in mine:
         shutil.copy(tmp_path / "out/img/00000_0.png", tmp_path / "out" / name)
     fill(settings(overwrite=overwrite))

@@ -42,6 +42,12 @@ def test_other_modes_are_converted(mode):
     assert as_rgb(Image.new(mode, (2, 1))).mode == "RGB"
 
 
+def test_floating_point_pictures_are_refused():
+    """From 0 to 1 they would be black."""
+    with pytest.raises(ValueError, match="floating-point"):
+        as_rgb(Image.new("F", (2, 1), 0.5))
+
+
 def test_a_turned_photograph_is_upright():
     exif = Image.Exif()
     exif[0x112] = 6  # turned by a quarter

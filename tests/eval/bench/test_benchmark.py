@@ -72,6 +72,16 @@ def test_rows_fit_each_other_and_have_the_tokens_of_the_baseline(document: dict)
     assert ar["proposal"] is None and ar["ms_per_draft_forward"] is None
 
 
+def test_at_temperature_0_an_image_is_measured_once(checkpoint, capsys) -> None:
+    """Or equal images would count as several in the interval of a speed-up."""
+    words = ("--num_images=3", "--temperature=0", "--methods=ar", "--repeats=1", "--warmup=0")
+    remark.cache_clear()
+    assert benchmark(checkpoint, *words) == 0
+    said = capsys.readouterr()
+    assert "--temperature 0: 1 instead of 3 images" in said.err
+    assert json.loads(said.out.splitlines()[-1])["rows"][0]["images"] == 1
+
+
 def test_figures_of_an_added_baseline_are_on_disk_before_print(checkpoint, tmp_path, capsys):
     words = ("--methods=adt", "--repeats=1", "--warmup=0", "--temperature=0")
     with open("/dev/full", "w") as full, redirect_stdout(full):

@@ -30,6 +30,7 @@ from models.targets.liquid import Liquid
 from models.targets.llamagen import LlamaGen
 from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
+from support.provenance import checkpoint_id
 
 EAGLE = MethodSettings("eagle2")
 
@@ -243,3 +244,15 @@ def test_bf16_keeps_gemmas_embedding(originals) -> None:
     first, size = target.vocab.first_id, target.vocab.size
     expected = model.lm_head.weight[first : first + size]
     assert torch.equal(target.transformer.head.weight, expected)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_file_tells_a_checkpoint_from_others(name, folder) -> None:
+    files = [path for path in folder.iterdir() if path.is_file()]
+    before = checkpoint_id(folder)
+    for path in files:
+        content = path.read_bytes()
+        path.write_bytes(content + b" ")
+        assert checkpoint_id(folder) != before, path.name
+        path.write_bytes(content)
+    assert files and checkpoint_id(folder) == before
