@@ -14,7 +14,7 @@ def run_settings(texts: Mapping[str, str]) -> RunSettings:
     recipe, given = with_usual_method(*COMMAND.read(texts))
     if TUNED in recipe and "batch_size" not in given:  # or a few images would fill no batch
         images = len(prompt_items(PromptSettings.of(recipe | given)))
-        given |= {"batch_size": min(images, recipe["batch_size"])}
+        given |= {"batch_size": min(images, recipe.get("batch_size", 1))}
     values = composed(recipe, given)
     settings = RunSettings.of(values)
     look_at(settings.engine)

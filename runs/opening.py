@@ -67,7 +67,7 @@ def with_usual_method(
         if asked:
             refuse("method", AUTO, *_advice(found))
         if found is not None:
-            say(f"{found.path} is not used: it was tuned for {first_of(found.apart)}")
+            say(f"{found.path} is not used: conditions differ ({first_of(found.apart)})")
     drafted = method_flags().keys() - applicable({"method": UNDRAFTED})
     if not values.keys().isdisjoint({"method", *drafted}) or not lacks_drafter(values):
         return recipe, given

@@ -106,12 +106,17 @@ def finalists(rows: Mapping[MethodSettings, Row], left: Sequence[MethodSettings]
 def fastest(rows: Sequence[Row]) -> Row:
     """Return the row of the fastest method; of plain decoding if none is faster for certain.
 
-    With fewer images than an interval takes, the median decides.
+    With fewer images than an interval takes, the median decides, if nothing speaks against it.
     """
-    faster = [
-        row for row in rows if (row["speedup_low"] or row["speedup"]) > 1 and not row["wrong"]
-    ]
+    faster = [row for row in rows if _least_speedup(row) > 1 and not row["wrong"]]
     return max(faster, key=lambda row: row["speedup"], default=rows[0])
+
+
+def _least_speedup(row: Row) -> float:
+    """Return what a row's speed-up is at least, as far as was measured."""
+    if row["speedup_low"] is not None:
+        return row["speedup_low"]
+    return 0.0 if row["doubts"] else row["speedup"]
 
 
 def verdict(rows: Sequence[Row], best: Row, minutes: float) -> str:

@@ -86,7 +86,7 @@ def _tune(settings: TuneSettings, output: Path) -> None:
     rows = [row for batch in found for row in batch.rows.values()]
     dates = {day for batch in found for day in batch.kept.dates}
     print(heading(settings.bench, session.hardware(), sorted(dates)))
-    print(Table.of(list(map(cells, rows))).markdown() + remarks(rows))
+    print(Table.of(list(map(cells, rows))).markdown() + remarks(list(map(_named, rows))))
     print(Table.of([best_cells(batch.best) for batch in found]).markdown())
     for batch in found:
         print(f"{_at_once(batch.size)}: {batch.verdict}")
@@ -296,6 +296,11 @@ def cells(row: Row) -> dict[str, str]:
         "same images": same_images(row),
         **{f"{name}, ms": number(ms) if ms else NONE for name, ms in times.items()},
     }
+
+
+def _named(row: Row) -> Row:
+    """Return a row that remarks name by its batch size as well."""
+    return row | {"cell": f"{method_words(row)} ({row['batch_size']} at once)"}
 
 
 def best_cells(row: Row) -> dict[str, str]:

@@ -166,6 +166,14 @@ def test_an_engine_that_is_not_kept_frees_its_memory(checkpoint) -> None:
     assert gone() is None and [*bench.engines] == [BASELINE]
 
 
+def test_a_doubtful_figure_without_an_interval_is_not_chosen() -> None:
+    plain, fast = row("ar", 1.0, 1.0, 1.0), row("jacobi", 1.4, None, None)
+    assert fastest([plain, fast]) is fast
+    assert fastest([plain, fast | {"doubts": ["the process had to wait"]}]) is plain
+    sure = row("jacobi", 1.4, 1.1, 1.5) | {"doubts": ["the process had to wait"]}
+    assert fastest([plain, sure]) is sure
+
+
 @pytest.mark.parametrize(
     ("rows", "best", "words"),
     [
@@ -316,7 +324,7 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
         Pipeline.from_pretrained(model, method="auto", **same | {"top_k": 8})
     remark.cache_clear()
     assert Pipeline.from_pretrained(model, **same | {"top_k": 8}).method == "adt"
-    assert f"{first} is not used: " in capsys.readouterr().err
+    assert f"{first} is not used: conditions differ (--top_k" in capsys.readouterr().err
     assert Pipeline.from_pretrained(model, method="recall", **same).method == "recall"
     with pytest.raises(
         SettingsError, match="method: .* with `tune`|Only generate_images and Python"
