@@ -324,7 +324,7 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
         Pipeline.from_pretrained(model, method="auto", **same | {"top_k": 8})
     remark.cache_clear()
     assert Pipeline.from_pretrained(model, **same | {"top_k": 8}).method == "adt"
-    assert f"{first} is not used: conditions differ (--top_k" in capsys.readouterr().err
+    assert f"{first} is not used: conditions differ (top_k" in capsys.readouterr().err
     assert Pipeline.from_pretrained(model, method="recall", **same).method == "recall"
     with pytest.raises(
         SettingsError, match="method: .* with `tune`|Only generate_images and Python"
