@@ -1,7 +1,7 @@
 """Timed decoding: one method over some images, and where its time went."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
@@ -9,10 +9,12 @@ from typing import TypeVar
 from configs.methods import MethodSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
+from support.progress import plural
 
 Number = TypeVar("Number", int, float)
 BASELINE = MethodSettings(method="ar")
 AGAIN = "measure again on an idle machine"
+LEAST_ROUNDS = 5  # in fewer, a fault of every second round would pass once in 16 times
 BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches with one thread
 
 
@@ -41,6 +43,11 @@ class Measurement:
         return sum(getattr(image, name) for image in self.images) / len(self.images)
 
     @property
+    def inconclusive(self) -> str | None:
+        """Why equal images say nothing about a method that drafts; None if they do."""
+        return inconclusive((i.target_forwards - 1, i.mean_nodes, i.tau) for i in self.images)
+
+    @property
     def in_parts(self) -> bool:
         """Whether the parts of every round were timed; those of a replayed one are not."""
         timed = self.calls.get("target_forward")
@@ -66,6 +73,22 @@ class Measurement:
             for name in ("target_forward", "draft_forward", "draft_head")
         )
         return 1 - networks / self.seconds["round"]
+
+
+def inconclusive(images: Iterable[tuple[int, float, float]]) -> str | None:
+    """Return why equal images say nothing about a method that drafts; None if they do.
+
+    images: the rounds of each, mean draft tokens and tau.
+    """
+    rounds, drafted, accepted = (
+        round(sum(n))
+        for n in zip(*((r, r * nodes, r * (tau - 1)) for r, nodes, tau in images), strict=True)
+    )
+    if not drafted:
+        return "no token was drafted"
+    if accepted >= drafted:
+        return "no draft token was rejected"
+    return f"only {plural(rounds, 'round')} were compared" if rounds < LEAST_ROUNDS else None
 
 
 def measure(

@@ -41,6 +41,13 @@ class CoolSettings(Settings, prefix="cool_", group="Relaxed acceptance (--verifi
     delta: float = setting("how much likelier the first draft is accepted", 1.1, low=1)
 
 
+@dataclass(frozen=True)
+class VvsSettings(Settings, prefix="vvs_", group="Relaxed acceptance (--verifier vvs)"):
+    """VVS (arXiv 2511.13587); the default is that of its script."""
+
+    interval: int = setting("one round in this many is not verified", 5, low=1, high=2**16 - 1)
+
+
 _STATIC, _CHAINS = ("static",), ("static", "jacobi")
 register_rule(
     "spectr",
@@ -118,5 +125,14 @@ register_rule(
         ("sampled",),
         _CHAINS,
         settings=CoolSettings,
+    ),
+)
+register_rule(
+    "vvs",
+    Rule(
+        "some rounds are not verified (VVS)",
+        "decoding.rules.vvs:Vvs",
+        ("topk",),
+        settings=VvsSettings,
     ),
 )

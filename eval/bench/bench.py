@@ -142,7 +142,7 @@ class Bench:
             "identical": comparison.identical,
             "near_ties": comparison.near_ties,
             "wrong": list(comparison.wrong),
-            "inconclusive": inconclusive(method, first),
+            "inconclusive": first.inconclusive if method.speculative else None,
         }
 
     def comparison(
@@ -160,17 +160,6 @@ class Bench:
         pairs = zip(baseline.images, measured.images, strict=True)  # of the same jobs
         same = sum(torch.equal(one.codes, other.codes) for one, other in pairs)
         return Comparison(len(baseline.images), same, 0, ())
-
-
-def inconclusive(method: MethodSettings, measured: Measurement) -> str | None:
-    """Return why equal images say nothing about a method; None if they do."""
-    if not method.speculative:
-        return None
-    nodes = sum(image.mean_nodes * (image.target_forwards - 1) for image in measured.images)
-    accepted = sum(len(image.codes) - image.target_forwards for image in measured.images)
-    if not nodes:
-        return "no token was drafted"
-    return None if accepted < round(nodes) else "no draft token was rejected"
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -143,6 +143,8 @@ def summary(row: SpeedRow) -> Summary:
         return Summary(row.run, fast, f"{count}; a relaxed rule, other images by design", "bad")
     if not row.same_tokens:
         return Summary(row.run, fast, f"{count}; other images of the same distribution", "")
+    if row.inconclusive and row.identical == row.common:
+        return Summary(row.run, fast, f"{count}, inconclusive: {row.inconclusive}", "")
     return Summary(row.run, fast, count, "good" if row.identical == row.common else "bad")
 
 

@@ -11,7 +11,7 @@ from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.made_of import BESIDE
-from runs.measure import exceeds_tau, waiting
+from runs.measure import exceeds_tau, inconclusive, waiting
 from runs.run_folder import tau
 from support.json_files import Line
 from support.provenance import differing
@@ -164,6 +164,7 @@ class SpeedRow:
     compression: float | None = None  # forward passes of the baseline / forward passes
     common: int | None = None  # images in both runs
     identical: int | None = None  # of them, those with the same tokens
+    inconclusive: str | None = None  # why equal images say nothing
     doubtful: bool = False  # machine or `TIMED` differ from the baseline's
     spoilt: bool = False  # the speed-up exceeds tau, which only noise does, or a process waited
     paper: PublishedCell | None = None  # the paper's figures for the same cell
@@ -233,17 +234,23 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
     if len(pairs) < len(run.by_image):
         count, rest = f"{len(pairs)} of {len(run.by_image)} images", "tau and forward passes"
         warnings.append(f"compared with {other.name} on {count}; seconds, {rest} are of all")
+    unclear = None
+    if run.settings["method"] != "ar":
+        unclear = inconclusive((o["target_forwards"] - 1, o["mean_nodes"], o["tau"]) for o in ours)
     # In bf16 single images differ wherever rounding changes a choice (docs/exactness.md).
     expected = run.same_tokens and other.same_tokens and run.settings["dtype"] != "bf16"
     if expected and identical < len(pairs):
         count = f"{len(pairs) - identical} images differ from {other.name}'s"
         warnings.append(f"{count}: near-ties in fp32, or a fault")
+    elif expected and unclear:
+        warnings.append(f"{unclear}, so images equal to {other.name}'s say nothing")
     return {
         "baseline": other.name,
         "speedup": speedup,
         "compression": forwards[0] / forwards[1],
         "common": len(pairs),
         "identical": identical,
+        "inconclusive": unclear if expected else None,
         "doubtful": bool(baseline.doubts),
         "spoilt": bool(noise or waits),
         "warnings": tuple(filter(None, warnings)),

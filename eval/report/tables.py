@@ -39,7 +39,9 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
         "mean depth": _hundredths(row.mean_depth),
         "forward passes": number(row.forwards),
         "times fewer": _hundredths(row.compression),
-        "same images": same + _mark(row.doubtful),
+        "same images": same
+        + _mark(row.doubtful)
+        + (", inconclusive (?)" if row.inconclusive else ""),
     }
 
 

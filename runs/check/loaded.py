@@ -26,7 +26,7 @@ from drafters.training.rows import join_prompts, target_rows
 from models.codecs.codec import Codec
 from models.registry import family_of, load_codec
 from models.target import TargetModel
-from runs.check.report import Finding, judged, size, skipped
+from runs.check.report import INCONCLUSIVE, Finding, judged, size, skipped
 from runs.drawing import image_jobs
 from runs.exactness import NEAR_TIE, compare
 from runs.measure import BASELINE, Measurement, measure
@@ -334,11 +334,19 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
         f"{f', {ties} until rounding in {dtype} decides' if ties else ''}"
         f"{'; wrong: ' * bool(wrong)}{', '.join(wrong)}"
     )
+    unclear = {
+        name: why
+        for name, measured in checkpoint.generated.items()
+        if not results[name].wrong and (why := measured.inconclusive)
+    }
+    for name, why in unclear.items():
+        text += f"; {name}: {why}, so equal tokens say nothing"
     cause = (
         "not the files, since drafts only propose. A device or library computes wrongly: try "
         "--device cpu --dtype fp64, other versions of torch, and report it"
     )
-    return judged(not wrong, text, cause)
+    found = judged(not wrong, text, cause)
+    return replace(found, state=INCONCLUSIVE) if unclear and not wrong else found
 
 
 CHECKS: dict[str, Callable[[Checkpoint], Finding]] = {

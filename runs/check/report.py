@@ -7,6 +7,7 @@ from configs.model import EngineSettings
 from support.devices import pick_device
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
+INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Finding:
 
     part: str  # of the checkpoint; of a loaded one the name of a check
     item: str  # file or property of the part; empty for a check
-    state: str  # OK; NOTE: not every method needs it; SKIPPED: not checked; FAULT
+    state: str  # OK; NOTE: not every method needs it; SKIPPED: not checked; INCONCLUSIVE; FAULT
     text: str  # what is there, or was measured
     details: tuple[str, ...] = ()  # every difference, or the likely cause of a fault
 

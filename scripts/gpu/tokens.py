@@ -57,7 +57,7 @@ SEVERAL_WAYS = (
 # A device's bf16 is compared with the CPU's fp32: rounding alone decides gaps of up to 0.26 between
 # tokens (48 images, the CPU's bf16), where values are up to 40.
 EXACT, NEAR_TIES = {"bf16": "fp32"}, {"bf16": 0.5}
-COLUMNS = ("id", "images", "identical", "near_ties", "wrong", "same_tokens")
+COLUMNS = ("id", "images", "identical", "near_ties", "wrong", "inconclusive", "same_tokens")
 
 
 def compare_tokens(
@@ -127,6 +127,7 @@ def compared(run: RunSettings, entry: str, path: Path) -> Figures:
     counts = {
         "images": len(pairs),
         "identical": sum(torch.equal(one.codes, other.codes) for one, other in pairs),
+        "inconclusive": measured.inconclusive if method.speculative else None,
         "same_tokens": min(_agreed(one.codes, other.codes) for one, other in pairs),
     }
     if repeats:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding.noise import HostNoise
-from decoding.verifiers.host import Array, HostRule, ImageTree, point_mass, residual
+from decoding.verifiers.host import Array, point_mass, residual
 from scripts.rules.enumeration import Chance, Uniform, off, runs
 from scripts.rules.rounds import Distributions
 
@@ -197,27 +196,3 @@ def recovered_with_the_drafts_noise(p: Array, q: Array) -> Array:
             recovered[token] += r[token] / rate * share
     accepted = np.minimum(p, q)
     return accepted + (1 - accepted.sum()) * recovered
-
-
-class SkippedRound(HostRule):
-    """VVS's round without verification (7790173): a random path of the tree, cut to mean length.
-
-    The method itself is not rebuilt: it saves the target's pass of such rounds, which a rule that
-    judges passes cannot, and drafts on from stale features.
-    """
-
-    name = "vvs"
-    lossless = False
-    reads_distributions = True
-
-    def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:
-        nodes = range(1, len(tree.tokens))
-        leaves = [n for n in nodes if tree.depths[n] and not tree.children[n]]
-        number = noise.accept(0, 0)
-        chosen = next(
-            (leaf for i, leaf in enumerate(leaves[:-1], 1) if number < i / len(leaves)), leaves[-1]
-        )
-        mean = sum(tree.depths[leaf] + 1 for leaf in leaves) // len(leaves)
-        path = tree.path_to(chosen)[: max(mean, 2)]
-        # the last token of the path is the next tree's root
-        return path[:-1], point_mass(tree.tokens[path[-1]], tree.log_p.shape[1])

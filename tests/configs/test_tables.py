@@ -12,7 +12,7 @@ from models.registry import family_of
 from models.targets.family import Family
 
 RELAXED = (
-    "lantern", "lantern_coupled", "gsd", "path_explore", "path_relax", "sjd_pac", "cool_sd",
+    "lantern", "lantern_coupled", "gsd", "path_explore", "path_relax", "sjd_pac", "cool_sd", "vvs",
 )  # fmt: skip
 # of trees of fixed shape
 FIXED = ("sampled", "block_verification", "traversal", "gsd", "cool_sd")
@@ -29,6 +29,8 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
         elif verifier == "lantern":
             drawn = proposal == "sampled"
             allowed = proposal is not None and (not drawn or method in ("static", "jacobi"))
+        elif verifier == "vvs":
+            allowed = proposal == "topk"
         elif verifier == "lantern_coupled":
             allowed = proposal not in (None, "sampled")
         else:

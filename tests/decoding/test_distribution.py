@@ -3,7 +3,10 @@
 Four codes, the first three tokens: 64 outcomes. The tests are deterministic: the seeds are fixed.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,7 +15,9 @@ from fakes import finished
 from small import Sizes, small_settings, write_checkpoint
 from torch import Tensor
 
+from configs import methods
 from configs.methods import TREES
+from configs.rules import RULES
 from configs.schema import MethodSettings
 from decoding import noise
 from decoding.images import Job
@@ -97,6 +102,20 @@ METHODS = {
 def test_images_have_the_targets_distribution(name, sampled, p, monkeypatch) -> None:
     monkeypatch.setitem(TREES, "mc_sim_7b_63", "root:2 0:2 1:1")
     assert p_value(sampled(METHODS[name]), p) > 1e-4
+
+
+@pytest.fixture
+def scd() -> Iterator[None]:
+    """What the plugin registers is forgotten afterwards."""
+    with patch.dict(methods.METHODS), patch.dict(RULES):
+        import_module("scripts.rules.scd")
+        yield
+    sys.modules.pop("scripts.rules.scd")
+
+
+def test_coupled_drafts_have_the_targets_distribution(scd, sampled, p) -> None:
+    method = MethodSettings("scd", verifier="scd", window=3)
+    assert method.proposal == "sampled" and p_value(sampled(method), p) > 1e-4
 
 
 def test_plain_decoding_has_the_targets_distribution(sampled, p) -> None:

@@ -1,14 +1,12 @@
 """Every host rule over all outcomes of a round, on small trees: right ones are off by rounding."""
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 import torch
 
 from configs.rules import RULES, LanternSettings, loaded
-from decoding.noise import HostNoise
 from decoding.noise_table import NodeNoise
 from decoding.policies.base import TreePolicy
 from decoding.policies.static import StaticTree
@@ -17,24 +15,13 @@ from decoding.rules.cool_sd import CoolSd
 from decoding.rules.gsd import Gsd
 from decoding.rules.path_explore import PathExplore
 from decoding.rules.sjd_pac import SjdPac
-from decoding.rules.spectr import SpecTr
 from decoding.sampling import choose
 from decoding.verifiers.exact import Exact
-from decoding.verifiers.host import ImageTree
 from decoding.verifiers.lantern import Lantern
-from decoding.verifiers.sampled import Sampled
 from scripts.rules.enumeration import Case, Chance, Uniform, enumerated, runs
+from scripts.rules.faults import FAULTS
 from scripts.rules.rounds import Unfavourable, noise_of
-from scripts.rules.whole_rounds import (
-    P_STAYS,
-    RATIO_1,
-    TREES,
-    BlockKeepsRest,
-    ForgetsBranch,
-    Keeps,
-    KeepsRest,
-    fast,
-)
+from scripts.rules.whole_rounds import TREES, fast
 
 VOCAB = 3
 KINDS = ("near", "cut", "sharp", "disjoint", "blind", "true", "ties")
@@ -111,52 +98,11 @@ def test_the_exact_rule_gives_the_tokens_of_plain_decoding_on_every_tree(tree) -
             assert count > 1
 
 
-class Careless(Sampled):
-    """Accepts the first child outright at one node in a thousand."""
-
-    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> tuple:
-        if tree.children[node] and noise.accept(tree.depths[node], -1 - node) < 0.001:
-            return tree.children[node][0], tree.p(node)
-        return super().choose_child(tree, node, noise)
-
-
-class OneNumber(Sampled):
-    """Judges all siblings with the same number."""
-
-    def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> tuple:
-        return super().choose_child(tree, node, _Shared(noise))
-
-
-class _Shared:
-    def __init__(self, noise: HostNoise):
-        self.noise = noise
-
-    def accept(self, depth: int, column: int) -> Uniform:
-        return self.noise.accept(depth, 0)
-
-
-@pytest.mark.parametrize(
-    ("rule", "tree", "proposal", "broken"),
-    [
-        (Careless(), "chain", "sampled", nullcontext),
-        (Careless(), "three levels", "sampled", nullcontext),
-        (OneNumber(), "siblings", "sampled", nullcontext),
-        (Keeps(), "cousins", "topk", nullcontext),
-        (Sampled(), "siblings", "sampled", P_STAYS),
-        (Sampled(), "pruned", "sampled", nullcontext),
-        (KeepsRest(), "cousins", "sampled", nullcontext),
-        (BlockKeepsRest(), "chain", "sampled", nullcontext),
-        (ForgetsBranch(), "three levels", "sampled", nullcontext),
-        (SpecTr(), "siblings", "sampled", RATIO_1),
-        (PathExplore(), "cousins", "sampled", nullcontext),
-        (SjdPac(), "cousins", "sampled", nullcontext),
-    ],
-    ids=lambda value: getattr(value, "__class__", type(value)).__name__,
-)
-def test_faults_are_seen(rule, tree, proposal, broken: Callable) -> None:
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_faults_are_seen(fault) -> None:
     """The least of them, one node in a thousand, moves the distribution by 1e-4."""
-    with broken():
-        found = enumerated(rule, case(tree, "near", proposal))
+    with fault.broken():
+        found = enumerated(fault.rule, case(fault.tree, "near", fault.proposal))
     assert found.distance > 5e-5
 
 

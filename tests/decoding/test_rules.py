@@ -12,7 +12,7 @@ from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import HostNoise, NoiseShape, stream_key, uniform, uniform_at
 from decoding.noise_table import NodeNoise
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.rules import GsdSettings, PathSettings
+from decoding.rules import GsdSettings, PathSettings, VvsSettings
 from decoding.rules.block_verification import BlockVerification
 from decoding.rules.spectr import selection_ratio
 from decoding.rules.traversal import Traversal
@@ -55,6 +55,7 @@ RELAXED = {
     "gsd": MethodSettings(
         "jacobi", proposal="sampled", verifier="gsd", window=5, numbers=GsdSettings(reach=2)
     ),
+    "vvs": MethodSettings(**TREE, proposal="topk", verifier="vvs", numbers=VvsSettings(2)),
     "path_explore": MethodSettings("static", proposal="sampled", verifier="path_explore"),
     "path_relax": MethodSettings(
         "static", proposal="sampled", verifier="path_relax", numbers=PathSettings(delta=0.3)

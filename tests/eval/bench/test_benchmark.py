@@ -19,7 +19,7 @@ from PIL import Image
 import main
 from configs.methods import MethodSettings
 from decoding.engine import Engine
-from eval.bench.bench import Bench, inconclusive
+from eval.bench.bench import Bench
 from eval.bench.picture import _points
 from runs.measure import warm_up
 from runs.session import Session
@@ -247,21 +247,6 @@ def test_a_method_that_does_not_fit_into_memory_is_left_out(
     assert [row["method"] for row in rows] == ["ar", "jacobi"] and rows[1]["window"] == 16
     said = capsys.readouterr().err
     assert "note: jacobi, window=9: does not fit into memory, so not measured" in said
-
-
-def test_equal_images_say_nothing_where_nothing_was_rejected() -> None:
-    jacobi, ar = MethodSettings("jacobi"), MethodSettings("ar")
-
-    def image(rounds: int, nodes: float) -> SimpleNamespace:
-        return SimpleNamespace(mean_nodes=nodes, target_forwards=rounds + 1, codes=range(13))
-
-    for images, method, why in (
-        ([image(12, 0)], ar, None),
-        ([image(12, 0)], jacobi, "no token was drafted"),
-        ([image(6, 1), image(12, 0)], jacobi, "no draft token was rejected"),
-        ([image(6, 1), image(11, 1)], jacobi, None),
-    ):
-        assert inconclusive(method, SimpleNamespace(images=images)) == why
 
 
 def test_a_file_of_another_program_is_named(sweep, tmp_path, capsys) -> None:

@@ -14,7 +14,7 @@ from eval.report.tables import metric_table, settings_table, sources_table, spee
 
 GREY = [np.full((8, 8, 3), 20 * number, dtype=np.uint8) for number in range(9)]
 PROMPTS = [f"prompt {number}" for number in range(9)]
-FASTER = {"seconds": 1.0, "target_forwards": 86, "mean_depth": 4.0, "tau": 3.0}
+FASTER = {"seconds": 1.0, "target_forwards": 86, "mean_depth": 4.0, "mean_nodes": 6.0, "tau": 3.0}
 
 
 @pytest.fixture
@@ -241,6 +241,7 @@ def test_settings_that_differ_stand_in_columns(plain, adt):
     ("record", "same", "colour"),
     [
         ({}, "9 of 9 images identical to plain's", "good"),
+        ({"mean_nodes": 0.0}, "9 of 9 images identical to plain's, inconclusive: no", ""),
         ({"tokens_sha256": "x"}, "0 of 9 images identical to plain's", "bad"),
         ({"lossless": False}, "9 of 9 images identical to plain's; a relaxed rule, other", "bad"),
     ],

@@ -179,6 +179,16 @@ def test_a_method_with_other_tokens_is_named(small) -> None:
     assert row.text.endswith(f"{count - 1} of {count} as by plain decoding; wrong: adt")
 
 
+def test_a_method_that_drafted_nothing_proves_nothing(small) -> None:
+    adt = small.generated["adt"]
+    undrafted = [replace(image, mean_nodes=0.0) for image in adt.images]
+    idle = copy.copy(small)
+    idle.__dict__["generated"] = small.generated | {"adt": replace(adt, images=undrafted)}
+    row = check("tokens", idle)
+    assert row.state == "inconclusive" and row.fits
+    assert row.text.endswith("; adt: no token was drafted, so equal tokens say nothing")
+
+
 @pytest.mark.parametrize("size", thinned(["96x64", "64"]))
 def test_lumina_with_its_row_ends(size, tmp_path) -> None:
     folder = write_checkpoint(tmp_path / "model", LUMINA)
