@@ -16,8 +16,10 @@ from configs.targets import ROOT
 _CODE = ("configs", "support", "models", "decoding", "drafters", "runs", "eval/bench")
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
 # Ends of the names of files that a model is read from; others are for people and their systems.
-_READ = (".json", ".safetensors", ".bin", ".ckpt", ".pt", ".pth", ".model", ".tiktoken", ".yaml")
-_READ += (".jinja", "vision_tokens.txt", "merges.txt", "vocab.txt")
+_READ = (
+    ".json", ".safetensors", ".bin", ".ckpt", ".pt", ".pth", ".model", ".tiktoken", ".yaml",
+    ".jinja", "vision_tokens.txt", "merges.txt", "vocab.txt",
+)  # fmt: skip
 CONTENT = "sha256:"  # before the hash of what a setting names
 _BLOCK, _WHOLE, _EVERY = 1 << 16, 1 << 28, 1 << 23  # bytes
 
