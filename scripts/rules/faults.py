@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from decoding.noise import HostNoise
 from decoding.rules.path_explore import PathExplore
@@ -33,7 +33,7 @@ class OneNumber(Sampled):
     """Judges all siblings with the same number."""
 
     def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> tuple:
-        return super().choose_child(tree, node, _Shared(noise))
+        return super().choose_child(tree, node, cast(HostNoise, _Shared(noise)))
 
 
 class _Shared:

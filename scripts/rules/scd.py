@@ -8,6 +8,7 @@ a sample of p can. `--method scd --verifier scd` judges it by p, as the code for
 """
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from configs.methods import Method, MethodSettings, register_method
 from configs.rules import Rule, register_rule
 from decoding.device import arange
+from decoding.drafter import ChainDrafter
 from decoding.noise import uniform
 from decoding.policies.chain import ChainTree
 from decoding.proposals import Predictions, Proposal
@@ -78,13 +80,13 @@ class CoupledChain(ChainTree):
         super().__init__(window)
         self.judged_by_q = judged_by_q
 
-    def grow(self, round: Round, drafter: CoupledDrafter, proposal: Proposal) -> DraftTree:
+    def grow(self, round: Round, drafter: ChainDrafter, proposal: Proposal) -> DraftTree:
         tree, window = super().grow(round, drafter, proposal), round.shape.window
-        weights, kept, log_q = drafter.coupled(round)
+        weights, kept, log_q = cast(CoupledDrafter, drafter).coupled(round)
         noise = proposal.noise(round, slice(0, window), 1)
         drafts = proposal.children(Predictions(weights), noise, 1)[0][..., 0]
         judged = tree.log_q
-        if self.judged_by_q:
+        if self.judged_by_q and judged is not None:
             judged = judged.clone()
             judged[:, :-1] = torch.where(kept[..., None], log_q, judged[:, :-1])
         return replace(tree, tokens=torch.cat([tree.tokens[:, :1], drafts], 1), log_q=judged)

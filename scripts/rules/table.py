@@ -24,6 +24,7 @@ from decoding.rules.sjd_pac import SjdPac
 from decoding.rules.spectr import SpecTr
 from decoding.rules.traversal import Traversal
 from decoding.rules.vvs import Vvs
+from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.host import Array, HostRule
 from decoding.verifiers.lantern import Lantern
@@ -285,15 +286,22 @@ def false_alarms(runs: int, controlled: int, images: int = 200) -> dict:
 
     controlled: images of each planted fault; 0: none of them.
     """
-    right = (Sampled(), Rejection(), SpecTr(), BlockVerification(), Traversal())
+    right: tuple[HostRule, ...] = (
+        Sampled(),
+        Rejection(),
+        SpecTr(),
+        BlockVerification(),
+        Traversal(),
+    )
     proposed = [(rule, "sampled" if rule.reads_distributions else "topk") for rule in right]
     worst = 0.0
     for law in range(1, runs // len(right) + 1):
         for rule, proposal in proposed:
             worst = max(worst, enumerated(rule, case("cousins", 10_000 + law, proposal)).distance)
+    tried: list[tuple[Verifier, str]] = [(Exact(), "topk"), (Exact(), "coupled"), *proposed]
     cells = [
         Cell(rule.name, proposal, tree, q, rule)
-        for rule, proposal in ((Exact(), "topk"), (Exact(), "coupled"), *proposed)
+        for rule, proposal in tried
         for tree in ("chain", "cousins", "three levels")
         for q in ("near", "cut", "blind")
     ]
