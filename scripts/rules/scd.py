@@ -13,9 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from configs.fields import settled
 from configs.methods import Method, MethodSettings, register_method
 from configs.rules import Rule, register_rule
-from decoding.device import arange
 from decoding.drafter import ChainDrafter
 from decoding.noise import uniform
 from decoding.policies.chain import ChainTree
@@ -26,6 +26,7 @@ from decoding.tree import DraftTree
 from drafters.drafting import Drafting
 from drafters.jacobi import JacobiDrafter
 from models.base import ImageGrid, PromptRows
+from support.constants import arange
 
 _APART = 1 << 16  # numbers of positions that draw no token
 
@@ -94,12 +95,12 @@ class CoupledChain(ChainTree):
 
 def coupled_drafter(parts: Drafting) -> CoupledDrafter:
     """Build the drafter of coupled chains."""
-    return CoupledDrafter(parts.target, parts.method.guess, parts.largest)
+    return CoupledDrafter(parts.target, settled(parts.method.guess), parts.largest)
 
 
 def coupled_chain(method: MethodSettings, grid: ImageGrid) -> CoupledChain:
     """Build the policy of --window positions, with the rule as for Cosmos or for Lumina-mGPT."""
-    return CoupledChain(method.window, method.method == "scd_lumina")
+    return CoupledChain(settled(method.window), method.method == "scd_lumina")
 
 
 _DEFAULTS = {"proposal": "sampled", "window": 16, "guess": "above"}
