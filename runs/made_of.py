@@ -123,7 +123,7 @@ def _place(module: str) -> Path:
     if known is None and parent:
         around = _place(parent)
         folder = around.parent if around.stem == "__init__" else around
-        places = [folder / f"{name}.py", folder / name / "__init__.py", folder / name]
+        places: list[Any] = [folder / f"{name}.py", folder / name / "__init__.py", folder / name]
     else:
         spec = find_spec(module) if known is None else known.__spec__
         file = getattr(known, "__file__", None) or (spec and spec.has_location and spec.origin)
