@@ -17,6 +17,7 @@ from trainings import (
     evaluation,
     open_training,
     run,
+    stopped,
     words,
     write_tokens,
 )
@@ -27,19 +28,10 @@ from runs.training.train import Training
 from support.json_files import numbered_lines
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
     """Interrupted between two lines of the log, after a line that is made again."""
     whole = run(folders, tmp_path / "whole", save_every=2, log_every=3)
-    training = open_training(folders, tmp_path / "part", save_every=2, log_every=3)
-
-    def stop() -> None:
-        if training.trainer.step == 4:
-            raise KeyboardInterrupt
-
-    save = training._save
-    monkeypatch.setattr(training, "_save", lambda: (save(), stop()))
-    with pytest.raises(KeyboardInterrupt):
-        training.run()
+    stopped(folders, tmp_path / "part", 4, save_every=2, log_every=3)
     with (tmp_path / "part" / "log.jsonl").open("a") as log:
         log.write('{"step": 5, "loss": 0}\n')
     assert run(folders, tmp_path / "part", save_every=2, log_every=3) == whole and len(whole) == 2
@@ -78,10 +70,8 @@ def test_a_training_goes_on_with_its_own_images_only(folders, tmp_path) -> None:
     """More images change which are held out, and the order of all others."""
     tokens = write_tokens(tmp_path / "tokens", "tiny", folders / "model", (4, 4), 12)
     more = {"tokens": tokens, "holdout": 2, "batch_size": 2}
-    training = open_training(folders, tmp_path / "out", **more)
-    training.trainer.update()
-    training._save()
-    open_training(folders, tmp_path / "out", **more)._resume()
+    stopped(folders, tmp_path / "out", **more)
+    run(folders, tmp_path / "out", **more)
     shutil.rmtree(tokens)
     write_tokens(tokens, "tiny", folders / "model", (4, 4), 24)
     with pytest.raises(SettingsError, match="--tokens: expected the images .* --start_from"):
@@ -132,20 +122,21 @@ def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) ->
 
 
 def test_a_training_that_needs_less_memory_goes_on(folders, tmp_path, monkeypatch, capsys) -> None:
-    open_training(folders, tmp_path)._save()
+    stopped(folders, tmp_path)
     monkeypatch.setattr("drafters.training.trainer.Trainer.update", full := Mock())
     full.side_effect = torch.OutOfMemoryError("CUDA out of memory.")
     assert main.main(words(folders, tmp_path)) == 1
     said = capsys.readouterr().err
     assert "such as a larger --accumulate" in said and "--vq_device" not in said
-    open_training(folders, tmp_path, accumulate=4)._resume()
+    monkeypatch.undo()
+    run(folders, tmp_path, accumulate=4)
     with pytest.raises(SettingsError, match="--batch_size: .* got 2. For less .*, --accumulate"):
         open_training(folders, tmp_path, batch_size=2).run()
 
 
 def test_flags_that_a_resume_leaves_out_are_missed(folders, tmp_path) -> None:
     for flag, value in {"train_images": 4, "agreement": "overlap", "drafter": "block"}.items():
-        open_training(folders, tmp_path / flag, **{flag: value})._save()
+        stopped(folders, tmp_path / flag, **{flag: value})
         with pytest.raises(SettingsError, match=f"--{flag}: expected {value!r}, as the checkpoint"):
             open_training(folders, tmp_path / flag).run()
 

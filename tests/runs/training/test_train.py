@@ -25,6 +25,7 @@ from trainings import (
     flags,
     open_training,
     run,
+    stopped,
     words,
     write_tokens,
 )
@@ -72,9 +73,7 @@ def test_a_block_drafter_is_resumed_written_and_drafts(folders, tmp_path) -> Non
     start = folders / "model" / "drafter"
     more = {**BLOCK, "steps": 2, "holdout": 2, "batch_size": 2, "start_from": start}
     whole = run(folders, tmp_path / "whole", **more)
-    training = open_training(folders, tmp_path / "part", **more)
-    training.trainer.update()
-    training._save()
+    stopped(folders, tmp_path / "part", **more)
     assert run(folders, tmp_path / "part", **more)[-1] == whole[-1]
     drafter, levels = tmp_path / "whole" / "drafter", evaluation(tmp_path / "whole")["levels"]
     assert json.loads((drafter / "config.json").read_text())["drafter"] == "block"
@@ -199,11 +198,10 @@ def test_a_start_keeps_its_own_embedding(folders, tmp_path) -> None:
     starts = folders / "model" / "drafter", own
     one, other = (open_training(folders, tmp_path, start_from=start) for start in starts)
     assert torch.equal(one.trainer.update(), other.trainer.update())
-    other._save()
-    other._evaluate()
+    run(folders, tmp_path, start_from=own)
     written = load_file(tmp_path / "drafter" / "model.safetensors")["embed_tokens.weight"]
     assert torch.equal(written, opposite["embed_tokens.weight"].half())
-    open_training(folders, tmp_path, start_from=own)._resume()
+    run(folders, tmp_path, start_from=own)
     save_file(held, own / "model.safetensors", {"format": "pt"})
     with pytest.raises(SettingsError, match="--start_from: expected a drafter with the embedding"):
         open_training(folders, tmp_path, start_from=own).run()
@@ -291,13 +289,13 @@ def test_an_evaluation_decodes_by_the_kernels_of_a_benchmark(
     folders, tmp_path, monkeypatch
 ) -> None:
     """On the same weights; the updates after it run by torch's."""
-    training, found = open_training(folders, tmp_path, eval_images=1), []
+    training, found = open_training(folders, tmp_path, steps=1, eval_images=1), []
 
     def kernels(*networks: torch.nn.Module) -> None:
         networks[0].blocks.run = lambda *given: (found.append(networks), run_by_torch(*given))[1]
 
     monkeypatch.setattr("runs.training.evaluation.kernels_for", lambda _: kernels)
-    training._evaluate()
+    training.run()
     (decoded, head), own = found[0], training.target.transformer
     assert decoded.embedding.weight is own.embedding.weight and head is not training.trainer.head
     assert own.blocks.run is run_by_torch

@@ -4,9 +4,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from fakes import codes
 from small import small_settings
+from torch import Tensor
 
 import main
 from commands.train_drafter import train_settings
@@ -72,6 +74,21 @@ def run(folders: Path, out: Path, **more: object) -> list[dict]:
     """Train; the lines of the log without what differs between two runs."""
     assert main.main(words(folders, out, **more)) == 0
     return curve(out)
+
+
+def stopped(folders: Path, out: Path, after: int = 1, **more: object) -> None:
+    """Train as a command that is killed after so many steps, each of which it saved."""
+    training = open_training(folders, out, **{"save_every": 1} | more)
+    update = training.trainer.update
+
+    def killed() -> Tensor:
+        if training.trainer.step == after:
+            raise KeyboardInterrupt
+        return update()
+
+    training.trainer.update = killed
+    with pytest.raises(KeyboardInterrupt):
+        training.run()
 
 
 def curve(out: Path) -> list[dict]:
