@@ -21,6 +21,7 @@ from configs.targets import (
 # Settings that change how long images take, not the images; and their defaults.
 TIMED = {"batch_size": 1, "cfg_mode": "parallel", "compile": "auto", "device_map": "single"}
 INDUCTOR = "inductor"  # what --compile says for torch's own compiler
+SAME_BITS = "same_bits"  # and for sums that do not depend on the number of tokens in a pass
 # Rows of a forward pass for which torch's int4 kernel reads the weights once.
 INT4_ROWS = 16
 
@@ -118,8 +119,9 @@ class EngineSettings(Settings, group="Model"):
         "number type", choices=("fp32", "fp64", "bf16"), shown="bf16 on a GPU, fp32 on a CPU"
     )
     quantize: str | None = setting(
-        "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
-        choices=("int8", "int4"),
+        "store the target's layers as int8, or int4 (CUDA and bf16 only), by torchao; or multiply "
+        "in fp8 (H100, H200, RTX 4090, L4 and later)",
+        choices=("int8", "int4", "fp8"),
     )
     drafter_path: str | None = setting(
         "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
@@ -146,9 +148,10 @@ class EngineSettings(Settings, group="Model"):
     batch_size: int = setting("images decoded together", 1, low=1, high=1024, group="Machine")
     compile: str = setting(
         f"CUDA graphs on a GPU, compiled layers on a CPU; auto = where possible; {INDUCTOR} = "
-        "also small steps by torch.compile, on a GPU",
+        f"also small steps by torch.compile, on a GPU; {SAME_BITS} = on a GPU in bf16, a token's "
+        "sums do not depend on the other tokens of a pass",
         "auto",
-        choices=("off", "on", "auto", INDUCTOR),
+        choices=("off", "on", "auto", INDUCTOR, SAME_BITS),
         group="Machine",
     )
     sampling: SamplingSettings = part(SamplingSettings)
@@ -190,8 +193,12 @@ class EngineSettings(Settings, group="Model"):
         if self.device_map == "auto" and self.device != "auto":
             allowed = f"only with --device auto, not with --device {self.device}"
             refuse("device_map", "auto", allowed)
-        if self.compile in ("on", INDUCTOR) and self.device_map == "auto":
+        if self.compile in ("on", INDUCTOR, SAME_BITS) and self.device_map == "auto":
             refuse("compile", self.compile, "only on one device, not with --device_map auto")
+        if self.compile == SAME_BITS and self.dtype != "bf16":
+            refuse(
+                "compile", self.compile, f"only with --dtype bf16, not with --dtype {self.dtype}"
+            )
         if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
             refuse("cfg_mode", "sequential", "parallel with --cfg 1, where an image has one row")
 

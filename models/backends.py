@@ -11,10 +11,11 @@ from torch import nn
 from torch.backends.cpu import get_cpu_capability
 
 from configs.fields import Flag, SettingsError, mismatch
-from configs.model import INDUCTOR, EngineSettings
+from configs.model import INDUCTOR, SAME_BITS, EngineSettings
 from models.cpu.blocks import run_compiled
-from models.cpu.linear import pack_weights
+from models.cpu.linear import linears_of, pack_weights
 from models.cpu.native import NoKernels, kernels
+from models.fp8 import Fp8Linear
 from models.transformer import BY_TORCH, Blocks
 from support.compiler import missing_compiler
 from support.devices import pick_device
@@ -28,6 +29,13 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     device = pick_device(settings.device)
     if settings.compile == INDUCTOR and (lacking := missing_compiler(device)):
         raise _uncompiled(INDUCTOR, lacking)
+    if settings.compile == SAME_BITS:
+        if device.type != "cuda" or not _has_triton(settings, device):
+            raise mismatch(
+                Flag("compile"), repr(SAME_BITS), "auto",
+                "It needs kernels of Triton on a GPU; compiled kernels of CPUs always do so.",
+            )  # fmt: skip
+        return use_same_bits
     if settings.compile == "off":
         return _run_by_torch
     if device.type == "cuda":
@@ -44,7 +52,9 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
 
 def kernels_of(settings: EngineSettings) -> str:
     """Return whose kernels networks run by --compile, before one is loaded."""
-    return {use_compiled: "compiled", use_triton: "triton"}.get(kernels_for(settings), "torch")
+    return {use_compiled: "compiled", use_triton: "triton", use_same_bits: "triton"}.get(
+        kernels_for(settings), "torch"
+    )
 
 
 def has_vectors() -> bool:
@@ -65,7 +75,25 @@ def _has_triton(settings: EngineSettings, device: torch.device) -> bool:
     )
 
 
-def use_triton(*networks: nn.Module) -> None:
+def use_same_bits(*networks: nn.Module) -> None:
+    """Let networks run these kernels, and products of which a row does not depend on the others.
+
+    cuBLAS, whose choice of kernels depends on the number of rows, splits no sum then, for the whole
+    process. On Hopper and Blackwell that is the only way in which rows differ, as users of vLLM
+    have found; of other cards it is not known.
+    """
+    matmul = torch.backends.cuda.matmul
+    try:
+        matmul.allow_bf16_reduced_precision_reduction = (False, False)
+    except TypeError as error:  # torch before 2.10
+        raise _uncompiled(
+            SAME_BITS, f"torch {torch.__version__} cannot switch off split sums"
+        ) from error
+    torch.backends.cuda.preferred_blas_library("cublaslt")  # cuBLAS itself splits as it likes
+    use_triton(*networks, same_bits=True)
+
+
+def use_triton(*networks: nn.Module, same_bits: bool = False) -> None:
     """Let bf16 networks run the operations between their products by kernels of Triton.
 
     These need a C compiler and Python's headers, and a tile may need more memory than a GPU has.
@@ -78,14 +106,19 @@ def use_triton(*networks: nn.Module) -> None:
         found = [net for net in found if ops.fits(net)]
         # Build all before changing a layer: if one fails, no layer is left with Triton.
         for net in found:
-            ops.build(net)
+            ops.build(net, same_bits)
     except Exception as error:  # whatever a compiler says: images are the same without
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        if same_bits:
+            raise _uncompiled(SAME_BITS, reason) from error
         log.warning("Layers run by torch's kernels, which are slower: %s", reason)
         return
-    ours = ops.TritonOps()
+    ours = ops.TritonOps(same_bits)
     for block in chain.from_iterable(net.layers for net in found):
         block.ops = ours
+        for linear in linears_of(block):
+            if isinstance(linear, Fp8Linear):
+                linear.scale_rows = ops.scale_rows
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:

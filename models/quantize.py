@@ -1,9 +1,9 @@
-"""Weight-only quantisation of a target's layers by torchao: less memory, and another target.
+"""Quantisation of a target's layers: less memory, and another target.
 
 Every matrix of the layers is stored as int8 with a scale per row, or as int4 with a scale and an
-offset per 64 weights; activations keep their type. Embeddings, norms, the head and everything
-outside the layers stay as they are. Lossless methods give the tokens of plain decoding with the
-same quantised target.
+offset per 64 weights, by torchao; activations keep their type. With fp8 (`models.fp8`) they are
+rounded as well. Embeddings, norms, the head and everything outside the layers stay as they are.
+Lossless methods give the tokens of plain decoding with the same quantised target.
 """
 
 from typing import Any
@@ -14,6 +14,7 @@ from torch import nn
 from configs.fields import Flag, mismatch, refuse
 from models.cpu.linear import Linear, forget_packed, linears_of
 from models.cpu.native import TYPES
+from models.fp8 import check_fp8, use_fp8
 from models.target import TargetModel
 from models.transformer import Blocks
 from support.extras import install
@@ -25,7 +26,10 @@ _PADDED = 1024  # it fills up rows to a multiple of this
 
 
 def weight_format(kind: str, device: torch.device) -> Any:
-    """Return torchao's configuration of `int8` or `int4`, whose kernel needs a CUDA device."""
+    """Return torchao's configuration of `int8` or `int4`, or `fp8`, for a device that has it."""
+    if kind == "fp8":
+        check_fp8(device)
+        return kind
     if kind == "int4" and device.type != "cuda":
         refuse("quantize", kind, "int8, or int4 with a CUDA device")
     try:
@@ -53,10 +57,19 @@ def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
 
     The device holds one unquantised matrix at a time. form: of `weight_format`.
     """
-    from torchao.quantization import quantize_
-
     layers = target.transformer.blocks
     forget_packed(layers)
+    if form == "fp8":
+        use_fp8(layers)
+    else:
+        _by_torchao(layers, form, device)
+    target.transformer.to(device)
+    target.move(device)
+
+
+def _by_torchao(layers: Blocks, form: Any, device: torch.device) -> None:
+    from torchao.quantization import quantize_
+
     quantize_(layers, form, lambda part, _: isinstance(part, Linear), device)
     for name, linear in layers.named_modules():
         # torchao passes over a matrix that it cannot take without raising
@@ -65,8 +78,6 @@ def quantize(target: TargetModel, form: Any, device: torch.device) -> None:
             raise mismatch(
                 Flag("quantize", f"matrix {name}"), shape, f"rows of a multiple of {GROUP}"
             )
-    target.transformer.to(device)
-    target.move(device)
 
 
 def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
@@ -94,7 +105,7 @@ def _quantized(network: nn.Module, kind: str | None) -> set[Linear]:
 def _bytes(matrix: Linear, kind: str) -> int:
     """Return the bytes of a quantised matrix with its scales."""
     rows, columns = matrix.weight.shape
-    if kind == "int8":
+    if kind in ("int8", "fp8"):
         return rows * (columns + torch.float32.itemsize)
     padded = -(-columns // _PADDED) * _PADDED
     return rows * (padded // 2 + padded // GROUP * 2 * torch.bfloat16.itemsize)

@@ -14,7 +14,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from models.base import CachePass, Context
-from models.cuda.attention import SIZES, attend, changing
+from models.cuda.attention import SIZES, attend, changing, early, wait_for_inputs
+from models.fp8 import TYPE as FP8
+from models.fp8 import Fp8Linear
 from models.rotary import rotate_pairs
 from models.transformer import MLP, Attention, BlockOps, Blocks, HeadNorm, Rotation
 
@@ -30,6 +32,10 @@ class TritonOps(BlockOps):
     write themselves, as those of training, are left to torch.
     """
 
+    def __init__(self, same_bits: bool = False):
+        """same_bits: as `models.cuda.attention.attend` says; the other steps always do so."""
+        self.same_bits = same_bits
+
     def attend(
         self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
     ) -> Tensor:
@@ -39,7 +45,7 @@ class TritonOps(BlockOps):
             return super().attend(attention, qkv, rotation, context)
         seen = cache.seen(attention.layer)
         q = write_cache(attention, qkv, rotation, seen, cache.slots)
-        return attend(q, *seen, mask, cache.ends)
+        return attend(q, *seen, mask, cache.ends, self.same_bits)
 
     def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
         # a drafter's first block has no norm
@@ -66,7 +72,7 @@ def fits(blocks: Blocks) -> bool:
     return blocks.blocks[0].mlp_norm.weight.dtype == TYPE and not blocks.spec.gpt2
 
 
-def build(blocks: Blocks) -> None:
+def build(blocks: Blocks, same_bits: bool) -> None:
     """Run every step once; raises what Triton does where it cannot compile a kernel."""
     spec, block = blocks.spec, blocks.blocks[0]
     zeros = partial(torch.zeros, dtype=TYPE, device=block.mlp_norm.weight.device)
@@ -75,11 +81,13 @@ def build(blocks: Blocks) -> None:
         add_norm(block.mlp_norm, x)
         add_norm(block.mlp_norm, x, x)
         gate(block.mlp, zeros(1, n, 2 * spec.intermediate))
+        if isinstance(block.mlp.down, Fp8Linear):
+            scale_rows(x[0])
         if (size := spec.head_dim) in SIZES:
             qkv, turn = zeros(1, n, spec.heads + 2 * spec.kv_heads, size), zeros(1, n, 1, size)
             keys, slots = zeros(1, spec.kv_heads, n, size), torch.arange(n, device=x.device)[None]
             q = write_cache(block.attention, qkv, (turn, turn), (keys, keys), slots)
-            attend(q, keys, keys, zeros(1, 1, n, n), slots[:, -1] + 1)
+            attend(q, keys, keys, zeros(1, 1, n, n), slots[:, -1] + 1, same_bits)
 
 
 def add_norm(norm: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -89,15 +97,17 @@ def add_norm(norm: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tenso
     normed = torch.empty_like(x)
     _add_norm[(x.numel() // hidden,)](
         x, x if y is None else y, norm.weight, total, normed, hidden, norm.eps, ADDS=y is not None,
-        WIDTH=triton.next_power_of_2(hidden), num_warps=8,
+        WIDTH=triton.next_power_of_2(hidden), num_warps=8, **early(x.device),
     )  # fmt: skip
     return total, normed
 
 
 @triton.jit
 def _add_norm(
-    x, y, weight, total, normed, hidden, eps, ADDS: tl.constexpr, WIDTH: tl.constexpr
+    x, y, weight, total, normed, hidden, eps, ADDS: tl.constexpr, WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):  # fmt: skip
+    wait_for_inputs(EARLY)
     channel = tl.arange(0, WIDTH)
     inside = channel < hidden
     at = tl.program_id(0).to(tl.int64) * hidden + channel
@@ -118,13 +128,14 @@ def gate(mlp: MLP, gate_up: Tensor) -> Tensor:
     rows, n, both = gate_up.shape
     out = gate_up.new_empty(rows, n, both // 2)
     _gate[rows * n, triton.cdiv(both // 2, _GATED)](
-        gate_up, out, both // 2, GELU=mlp.gelu, PART=_GATED
+        gate_up, out, both // 2, GELU=mlp.gelu, PART=_GATED, **early(gate_up.device)
     )
     return out
 
 
 @triton.jit
-def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr):
+def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr, EARLY: tl.constexpr = False):
+    wait_for_inputs(EARLY)
     token = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * PART + tl.arange(0, PART)
     inside = channel < width
@@ -135,6 +146,28 @@ def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr):
     slope = 1.5957691216 * (1.0 + 0.044715 * x * x) if GELU else 1.0
     y = x * tl.sigmoid(slope * x) * up
     tl.store(out + token * width + channel, y.to(out.dtype.element_ty), mask=inside)
+
+
+def scale_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `models.fp8.scale_rows` does, of contiguous rows (n, width)."""
+    n, width = x.shape
+    rows, scales = x.new_empty(n, width, dtype=FP8), x.new_empty(n, 1, dtype=torch.float32)
+    _scale_rows[(n,)](
+        x, rows, scales, width, WIDTH=triton.next_power_of_2(width), num_warps=8, **early(x.device)
+    )
+    return rows, scales
+
+
+@triton.jit
+def _scale_rows(x, rows, scales, width, WIDTH: tl.constexpr, EARLY: tl.constexpr = False):
+    wait_for_inputs(EARLY)
+    row, channel = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    inside = channel < width
+    at = row * width + channel
+    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(values), 0), 1e-12) / 448.0
+    tl.store(scales + row, scale)
+    tl.store(rows + at, (values / scale).to(rows.dtype.element_ty), mask=inside)
 
 
 def write_cache(
@@ -163,7 +196,7 @@ def write_cache(
         qkv, q, *cached, weight, bias, cos, sin, slots, *cached[0].stride()[:3],
         *cos.stride()[:2], slots.stride(0), n, heads, kv_heads, getattr(norm, "eps", 0.0),
         NORMED=norm is not None, CENTRED=centred, PAIRS=attention.rotate is rotate_pairs,
-        SIZE=size, HEADS=_HEADS, num_warps=1,
+        SIZE=size, HEADS=_HEADS, num_warps=1, **early(qkv.device),
     )  # fmt: skip
     return q.transpose(1, 2)
 
@@ -172,9 +205,10 @@ def write_cache(
 def _write_cache(
     qkv, q, keys, values, weight, bias, cos, sin, slots, to_row, to_head, to_slot, turn_row,
     turn_token, slots_row, n, heads, kv_heads, eps, NORMED: tl.constexpr, CENTRED: tl.constexpr,
-    PAIRS: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr,
+    PAIRS: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """Norm and rotate some heads of a token, and store each where it belongs."""
+    wait_for_inputs(EARLY)
     token = tl.program_id(0).to(tl.int64)
     row, number = token // n, token % n
     head, channel = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None], tl.arange(0, SIZE)

@@ -84,7 +84,7 @@ class Examination:
             if together is not None:
                 self._look_at_distance_tables(together.codes)
         self._look_at_drafter(target)
-        if settings.quantize is not None and find_spec("torchao") is None:
+        if settings.quantize in ("int8", "int4") and find_spec("torchao") is None:
             kind = f"--quantize {settings.quantize} needs torchao, not installed here"
             self._add("target", "quantize", f"{kind}: {install('quantize')}", NOTE)
         drafted = any(method.drafted for method in self.methods)

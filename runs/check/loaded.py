@@ -151,21 +151,31 @@ class Checkpoint:
         return torch.from_numpy(np.array(self._codec.fit(scene, self._codec.size)))
 
     def _score(self, text: str, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the total variation that guidance makes (tokens - 1,), and `order_rates`.
+        """Return the total variation that guidance makes (tokens - 1,), and `order_rates`."""
+        logits = self._logits(text, codes)
+        log_p = logits[0].log_softmax(-1)
+        guided = (self._mixed(logits) - log_p.exp()).abs().sum(-1) / 2
+        return guided, order_rates(log_p, codes.to(log_p.device))
 
-        A FloatingPointError if a prediction is not finite.
+    def distributions(self, text: str, codes: Tensor) -> Tensor:
+        """Return the guided distributions (tokens - 1, codes) after the tokens of a picture."""
+        return self._mixed(self._logits(text, codes))
+
+    def _mixed(self, logits: Tensor) -> Tensor:
+        return sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
+
+    def _logits(self, text: str, codes: Tensor) -> Tensor:
+        """Return each guidance row's logits after a picture's tokens (guidance, tokens - 1, codes).
+
+        A FloatingPointError if one is not finite.
         """
         prompt = self.target.prompt(text, self.settings.sampling.guidance)
         rows = target_rows(self.target, prompt, codes[None])
         levels = DraftLevels.of(self.target.grid, 1, rows.ids.device)
-        # Of each guidance row, after every token: (guidance, tokens - 1, codes)
         logits = self.target.score(levels.target_features(rows)).float()
         if not logits.isfinite().all():
             raise FloatingPointError("NaN or infinity in the logits of a known picture")
-        log_p = logits[0].log_softmax(-1)
-        mixed = sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
-        guided = (mixed - log_p.exp()).abs().sum(-1) / 2
-        return guided, order_rates(log_p, codes.to(log_p.device))
+        return logits
 
 
 def run_checks(settings: EngineSettings) -> Iterator[Finding]:
@@ -175,6 +185,8 @@ def run_checks(settings: EngineSettings) -> Iterator[Finding]:
     yield loaded
     if loaded.fits:
         yield from (_run(name, check, checkpoint) for name, check in CHECKS.items())
+    if loaded.fits and settings.quantize is not None:
+        yield _run("quantize", tell_distance, checkpoint)
 
 
 def _run(name: str, check: Callable[[Checkpoint], Finding], checkpoint: Checkpoint) -> Finding:
@@ -204,6 +216,24 @@ def tell_loaded(checkpoint: Checkpoint) -> Finding:
         f"in {session.settings.dtype} on {session.target.device}, loaded in {seconds:.0f} s"
     )
     return judged(True, text)
+
+
+def tell_distance(checkpoint: Checkpoint) -> Finding:
+    """Tell how far the quantised target's distributions are from those of the model's weights."""
+    settings = checkpoint.settings
+    quantised = [*map(checkpoint.distributions, checkpoint.captions, checkpoint.codes)]
+    whole = Checkpoint(replace(settings, quantize=None).with_method(BASELINE))
+    apart = torch.cat(
+        [
+            (whole.distributions(text, codes) - p).abs().sum(-1) / 2
+            for text, codes, p in zip(checkpoint.captions, checkpoint.codes, quantised, strict=True)
+        ]
+    )
+    return judged(
+        True,
+        f"{settings.quantize} moves the distributions by {apart.mean():.3f} on average, in one of "
+        f"20 by more than {apart.quantile(0.95):.3f} (total variation, against {settings.dtype})",
+    )
 
 
 def check_guidance(checkpoint: Checkpoint) -> Finding:

@@ -8,12 +8,13 @@ fitted to an H200's rounds of 2026-11-27 (docs/gpu.md); other cards' follow thei
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -52,6 +53,7 @@ class Prices:
     tflops: float  # dense, bf16 with fp32 sums
     launched_us: float  # of the host, per operation of PyTorch
     replayed_us: float  # least time of a kernel in a CUDA graph
+    fp8: bool = True  # whether it multiplies fp8, at twice the rate
     gap_us: float = GAP_US  # until the graph's next kernel begins
     host_ms: float = HOST_MS
 
@@ -99,9 +101,9 @@ def _count(work: Sequence[Work]) -> float:
 GPUS = {
     "h100": Prices("H100 SXM", 3350, 989, 7, 3.0),
     "h200": Prices("H200 SXM", 4800, 989, 7, 3.0),
-    "a100": Prices("A100 80GB SXM", 2039, 312, 7, 3.4),
+    "a100": Prices("A100 80GB SXM", 2039, 312, 7, 3.4, fp8=False),
     "4090": Prices("RTX 4090", 1008, 165, 6, 3.0),
-    "a10": Prices("A10", 600, 125, 7, 3.4),
+    "a10": Prices("A10", 600, 125, 7, 3.4, fp8=False),
     "l4": Prices("L4", 300, 121, 6, 3.0),
 }
 
@@ -143,6 +145,7 @@ def predict(  # noqa: PLR0913 (flags)
     methods: str = ",".join(METHODS),
     tau: str | None = None,
     images: int = 1,
+    quantize: str | None = None,
     measured: str | None = None,
 ) -> None:
     """Print predicted milliseconds per round, where they go, and speed-ups.
@@ -155,22 +158,46 @@ def predict(  # noqa: PLR0913 (flags)
         tau: a benchmark.json or a folder of generate_images: its methods are predicted, with their
             accepted lengths and mean depths, although those are of another model.
         images: decoded at once.
+        quantize: fp8, or nothing.
         measured: measurements.jsonl of scripts.gpu.rounds, whose figures are shown as well.
     """
     gpus = _gpus(gpu)
+    if quantize not in (None, "fp8") or (quantize and not all(card.fp8 for card in gpus)):
+        cards = ", ".join(name for name, card in GPUS.items() if card.fp8)
+        refuse("quantize", quantize, f"fp8, with the cards {cards}")
     table = _listed(methods) if tau is None else _tabled(Path(tau))
     with TemporaryDirectory() as folder:
         session, scale = _open(model, model_path, Path(folder))
-        count = partial(count_rounds, session, scale, images=images)
+        counted = partial(count_rounds, session, scale, images=images)
+        count = in_fp8(counted) if quantize else counted
         rows = [Row(*entry, count(entry[1]), count(entry[1], compiles=True)) for entry in table]
     gigabytes = total_bytes(session, scale) / 1e9
-    print(f"Predicted, not measured: {model_path or model} in bf16, {images} at once, guidance.")
+    given = f"{model_path or model} in {quantize or 'bf16'}, {images} at once, guidance"
+    print(f"Predicted, not measured: {given}.")
     for prices in gpus:
         print(f"\n{prices.name}:\n")
         times = _measured(measured, images)
         print(Table.of([_cells(row, rows[0], prices, times) for row in rows]).markdown())
     print(f"Peak memory: about {gigabytes:.0f} GB of weights and caches.\n")
     print(_assumptions(gpus, tau))
+
+
+def in_fp8(counted: Callable[..., list[Work]]) -> Callable[..., list[Work]]:
+    """Return what counts rounds of a target in fp8.
+
+    Its layers' products read half the bytes at twice the rate, after a kernel that scales rows.
+    """
+
+    def count(*args: Any, **options: Any) -> list[Work]:
+        work = counted(*args, **options)
+        products = [one for one in work if one.kind == "weights"]
+        halves = [
+            one._replace(bytes=one.bytes / 2, operations=one.operations / 2) for one in products
+        ]
+        scaling = [Work("small", one.kernels, 0, 0) for one in products]
+        return [one for one in work if one.kind != "weights"] + halves + scaling
+
+    return count
 
 
 def _gpus(names: str | None) -> list[Prices]:

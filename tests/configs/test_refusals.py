@@ -93,7 +93,7 @@ demo --port=0                : --port: …got 0
 vq_distances --neighbours=0    : --neighbours: expected a whole number from 1 to 65535, got 0
 vq_distances --model_path=owner/a/b : --model_path: …a folder, or owner/name, got 'owner/a/b'
 vq_distances --model_path=model --tokenizer_path=./n : or owner/name, got a path that does not exist
-draw --quantize=int3         : --quantize: expected int8 or int4, got 'int3'
+draw --quantize=int3         : --quantize: expected int8, int4 or fp8, got 'int3'
 list --caption=both --prompt_file=x : --caption: …first, longest or all
 tune --minutes=0             : --minutes: expected a number from 0.01 to 10080, got 0.0
 tune --methods=ar            : --methods: expected at least one method other than ar, got 'ar'
@@ -121,6 +121,7 @@ draw --quantize=int4 --dtype=bf16 --method=static : A pass over 52 rows reads in
 draw --quantize=int4 --dtype=bf16 --method=jacobi --window=8 : or with --method jacobi --window 7. A
 draw --quantize=int4 --dtype=bf16 --batch_size=8 : works only with --method ar. A pass over 112
 draw --quantize=int8 --device_map=auto : --quantize: 'int8' works only with --device_map single
+draw --compile=same_bits --dtype=fp32 : --compile: 'same_bits' works only with --dtype bf16
 draw --compile=inductor --device_map=auto : --compile: …only on one device, not with --device_map au
 draw --caption=all                   : --caption: …only with --prompt MSCOCO2017Val
 draw --negative_prompt=x             : --negative_prompt: 'x' works only with …emu3

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -129,12 +130,28 @@ def test_on_a_gpu_steps_run_by_triton_where_they_can(
     kernels = pytest.importorskip("models.cuda.ops")
     monkeypatch.setattr("models.backends.pick_device", lambda name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(kernels, "build", lambda blocks: None)
+    monkeypatch.setattr(kernels, "build", lambda blocks, same_bits: None)
     half, single = network().to(kernels.TYPE), network()
     kernels_for(replace(small_settings(checkpoint), **settings))(half, single)
     assert [type(block.ops).__name__ for block in half.blocks.blocks] == [steps] * 2
     assert whose_kernels(half) == ("torch" if steps == "BlockOps" else "triton")
     assert [block.ops for block in single.blocks.blocks] == [BY_TORCH] * 2  # fp32 is torch's
+
+
+def test_the_same_bits_take_triton_and_sums_that_are_not_split(checkpoint, monkeypatch) -> None:
+    kernels = pytest.importorskip("models.cuda.ops")
+    matmul = SimpleNamespace()
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda name: None)
+    settings = replace(small_settings(checkpoint, "bf16"), compile="same_bits")
+    with pytest.raises(SettingsError, match="--compile: expected auto, got 'same_bits'. It needs"):
+        kernels_for(settings)
+    monkeypatch.setattr("models.backends.pick_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(kernels, "build", lambda blocks, same_bits: None)
+    kernels_for(settings)(half := network().to(kernels.TYPE))
+    assert all(block.ops.same_bits for block in half.blocks.blocks)
+    assert matmul.allow_bf16_reduced_precision_reduction == (False, False)
 
 
 def network() -> Transformer:

@@ -16,7 +16,7 @@ from configs.model import EngineSettings
 from runs.session import Session, open_session
 from scripts.gpu import count
 from scripts.gpu.count import KINDS, Work, count_rounds
-from scripts.gpu.predict import GPUS, _own_gpu, predict
+from scripts.gpu.predict import GPUS, _own_gpu, in_fp8, predict
 from scripts.tools import random_checkpoint
 from scripts.tools.random_checkpoint import write
 
@@ -116,8 +116,21 @@ def test_this_machines_card_has_its_own_prices_or_is_named(card, name, capsys, m
     assert (f"NVIDIA {card} is not among h100" in capsys.readouterr().out) is (not name)
 
 
+def test_a_target_in_fp8_reads_half_of_its_layers() -> None:
+    work = [Work("weights", 4, 200, 8), Work("head", 1, 50, 2)]
+    (head, halved, scaling) = in_fp8(lambda: work)()
+    assert (head, halved) == (work[1], Work("weights", 4, 100, 4))
+    assert (scaling.kind, scaling.kernels) == ("small", 4)
+
+
 def test_what_cannot_be_predicted_is_refused(tmp_path) -> None:
-    for flags in ({"gpu": "gtx"}, {"model": "emu3"}, {"tau": str(tmp_path / "none.json")}):
+    for flags in (
+        {"quantize": "int8"},
+        {"quantize": "fp8", "gpu": "a100"},
+        {"gpu": "gtx"},
+        {"model": "emu3"},
+        {"tau": str(tmp_path / "none.json")},
+    ):
         with pytest.raises((SettingsError, ValueError), match=f"--{next(iter(flags))}|none.json"):
             predict(**flags)
 

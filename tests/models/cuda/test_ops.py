@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -159,11 +160,11 @@ def test_prompts_and_guidance_rows_in_turn(rows) -> None:
 
 
 def test_kernels_are_built_before_the_first_pass_where_a_tile_fits(monkeypatch) -> None:
-    kernels.build(network(SPEC).blocks)
+    kernels.build(network(SPEC).blocks, False)
     monkeypatch.setattr(kernels, "attend", never)
-    kernels.build(network(replace(SPEC, head_width=96)).blocks)
+    kernels.build(network(replace(SPEC, head_width=96)).blocks, False)
     with pytest.raises(AssertionError, match="another way"):
-        kernels.build(network(SPEC).blocks)
+        kernels.build(network(SPEC).blocks, False)
 
 
 def test_attention_ends_with_the_tokens_that_an_image_has() -> None:
@@ -178,6 +179,39 @@ def test_attention_ends_with_the_tokens_that_an_image_has() -> None:
     )
     wanted = F.scaled_dot_product_attention(q[:1, :, :3], keys[:1, :, :50], values[:1, :, :50])
     assert (found[:1] - wanted).abs().max() < 4e-3
+
+
+def a_row_of_passes(same_bits: bool) -> list[Tensor]:
+    """The attention of one token, at slot 508: the last row of 1, 17 and 59, and one of 118."""
+    random = torch.Generator().manual_seed(0)
+    q, keys, values = (torch.randn(1, 2, 600, 64, generator=random).to(HALF) for _ in range(3))
+    slot, found = 508, []
+    for n in (1, 17, 59, 118):
+        first = slot + 1 - min(n, 59)
+        new = torch.arange(first, first + n)
+        later = torch.arange(600) > new[:, None]  # what a token does not see
+        mask = torch.zeros(1, 1, n, 600, dtype=HALF).masked_fill_(later, -torch.inf)
+        end = torch.tensor([first + n])
+        read = cuda_attention.attend(q[:, :, new], keys, values, mask, end, same_bits)
+        found.append(read[:, :, slot - first])
+    return found
+
+
+def test_a_token_has_the_same_bits_however_many_are_read_with_it() -> None:
+    alone, *others = a_row_of_passes(same_bits=True)
+    assert all(torch.equal(other, alone) for other in others)
+    alone, *others = a_row_of_passes(same_bits=False)
+    assert not all(torch.equal(other, alone) for other in others), "the test could not fail"
+
+
+def test_parts_of_the_same_bits_cover_long_images() -> None:
+    random = torch.Generator().manual_seed(0)
+    q, keys, values = (torch.randn(1, 1, 4200, 64, generator=random).to(HALF) for _ in range(3))
+    mask = torch.zeros(1, 1, 1, 4200, dtype=HALF)
+    read = partial(cuda_attention.attend, q[:, :, :1], keys, values, mask, same_bits=True)
+    for end in (255, 2048, 2049, 4200):
+        wanted = F.scaled_dot_product_attention(q[:, :, :1], keys[:, :, :end], values[:, :, :end])
+        assert (read(torch.tensor([end])) - wanted).abs().max() < 2e-3
 
 
 def test_a_query_that_sees_nothing_reads_zeros() -> None:
