@@ -49,6 +49,12 @@ class ImageOutput:
     tokens: Tensor  # (images, tokens) image codes, on the CPU
     stats: list[ImageStats]  # one per image
 
+    def __len__(self) -> int:
+        return len(self.stats)
+
+    def __getitem__(self, number: int) -> Image.Image:
+        return self.images[number]
+
 
 @dataclass(frozen=True)
 class MethodTable:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import signature
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 import torch
 from PIL import Image
@@ -24,14 +24,14 @@ from adt_tree.sources import (
     call_settings,
     check_names,
     plain,
-    python_name,
     python_names,
     source_values,
+    tell,
     with_options,
 )
 from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
-from configs.fields import Values, flags_in, mismatch, refuse, spelled
+from configs.fields import Values, flags_in, mismatch, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings, SamplingSettings
 from configs.recipes import listed_method, method_flags, overridden
@@ -49,12 +49,21 @@ from support.progress import Progress, plural
 
 # What another pipeline on the same weights may change.
 _LIGHT = {*method_flags(), *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
+# Methods of pipelines and models in other libraries, and how to say the same here.
+_ELSEWHERE = {
+    "cuda": "to('cuda')",
+    "cpu": "to('cpu')",
+    "half": "to(torch.bfloat16)",
+    "float": "to(torch.float32)",
+    "bfloat16": "to(torch.bfloat16)",
+    "double": "to(torch.float64)",
+    "enable_model_cpu_offload": "from_pretrained(..., device_map='auto'), or quantize='int8'",
+    "enable_sequential_cpu_offload": "from_pretrained(..., device_map='auto'), or quantize='int8'",
+    "enable_attention_slicing": "from_pretrained(..., cfg_mode='sequential')",
+    "save_pretrained": "the folder that it was read from; a pipeline changes no weights",
+}
 # What tqdm takes, without what a call counts.
 _BAR = {*signature(tqdm.__init__).parameters} - {"self", "iterable", "total", "kwargs"}
-
-
-def _remark(text: str) -> None:
-    remark(spelled(text, python_name))
 
 
 class Pipeline:
@@ -90,8 +99,8 @@ class Pipeline:
             method: ar (plain decoding), static, eagle2, adt (default), jacobi (default of a model
                 without a drafter), recall, block, eagle_recall; auto: what `adt-tree tune` found
                 for this model, settings and machine, and the default if it did.
-            torch_dtype: torch.float32 (default on a CPU), torch.bfloat16 (default on a GPU) or
-                torch.float64.
+            torch_dtype: torch.float32, torch.bfloat16 or torch.float64; by default that of the
+                model's recipe, whose guidance and sampling are the default as well.
             device: where it computes; by default on a GPU if there is one.
             progress_bar: whether calls show one; `set_progress_bar_config` says how.
             settings: flags of `adt-tree generate_images` that concern model, machine, sampling and
@@ -106,7 +115,7 @@ class Pipeline:
             check_names(named, [*SETTINGS, *ALIASES, "progress_bar"], "from_pretrained")
             given = as_flags(named)
             recipe = source_values(source, given)
-            recipe, given = with_usual_method(recipe, given, _remark)
+            recipe, given = with_usual_method(recipe, given, tell)
             # a drafter, or the model for another device, may be read much later
             pipe = cls(absolute(recipe), absolute(given))
         pipe.set_progress_bar_config(disable=not progress_bar)
@@ -151,12 +160,23 @@ class Pipeline:
         """Rows and columns of an image's tokens."""
         return self.weights.target.grid.rows, self.weights.target.grid.columns
 
-    def to(self, *where: torch.device | torch.dtype | str) -> Self:
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise an AttributeError, which says how other libraries' methods are called here."""
+        advice = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"'Pipeline' object has no attribute {name!r}{advice}")
+
+    def to(
+        self,
+        *where: torch.device | torch.dtype | str,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
         """Put the model on a device or into a dtype, and return the pipeline.
 
         Weights are laid out for where they compute as they are read, so a change reads them again;
         other pipelines keep theirs. Nothing happens if the model is there already.
         """
+        where = (*where, *(one for one in (device, dtype) if one is not None))
         values: dict[str, Any] = {
             "dtype" if isinstance(one, torch.dtype) else "device": one for one in where
         }
@@ -181,7 +201,7 @@ class Pipeline:
         prompt: str | Sequence[str],
         *,
         num_images: int = 1,
-        seed: int | Sequence[int] = 0,
+        seed: int | Sequence[int] | None = None,
         callback_on_step_end: StepCallback | None = None,
         output_type: str = "pil",
         **options: Unpack[CallOptions],
@@ -192,8 +212,8 @@ class Pipeline:
             prompt: a text, or several.
             num_images: per prompt.
             seed: an image's own seed follows from it, the prompt and the image's number, as on the
-                command line: the same seed gives the same tokens there. A list has the own seed of
-                every image, as `stats` shows it.
+                command line: the same seed gives the same tokens there. None: another each time. A
+                list has the own seed of every image, as `stats` shows it.
             callback_on_step_end: called after every round; see `StepCallback`. What it raises ends
                 the call.
             output_type: "pil", or "tokens" for codes without images.
@@ -244,7 +264,7 @@ class Pipeline:
         return made
 
     def stream(
-        self, prompt: str, *, seed: int = 0, **options: Unpack[CallOptions]
+        self, prompt: str, *, seed: int | None = None, **options: Unpack[CallOptions]
     ) -> Iterator[StreamStep]:
         """Generate one image and yield after every round; closing the iterator stops it.
 
@@ -256,7 +276,7 @@ class Pipeline:
                 refuse("prompt", prompt, "one text")
             call = call_settings(seed=seed)
             settings = with_options(self.settings, options, ["seed"])
-            jobs = image_jobs(call_items(self.weights.target, prompt, 1), call.seed)
+            jobs = image_jobs(call_items(self.weights.target, prompt, 1), call.base)
             return streamed(self.weights, settings, jobs)
 
     def compare(
@@ -288,7 +308,7 @@ class Pipeline:
             arguments = ("methods", "num_images", "seed", "repeats")
             settings = with_options(self.settings, options, arguments)
             items = call_items(self.weights.target, prompt, call.num_images)
-            jobs = image_jobs(items, call.seed)
+            jobs = image_jobs(items, call.base)
             entries = [self._drafting()] if methods is None else methods
             settings, listed = self._compared(entries, settings)
             with self.weights.lock:

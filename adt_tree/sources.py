@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,12 +23,13 @@ from configs.fields import (
     refusing,
     setting,
     settings_dict,
+    spelled,
 )
 from configs.gone import GONE_FLAGS
 from configs.model import EngineSettings, SamplingSettings
-from configs.recipes import Known, read_recipe
+from configs.recipes import Known, family_recipe, read_recipe
 from configs.schema import RunSettings
-from configs.targets import ROOT, TARGETS, model_defaults
+from configs.targets import ROOT, TARGETS
 from decoding.images import Job
 from models.files.chameleon_parts import stored_names
 from models.files.folders import checkpoint_folder
@@ -36,8 +38,10 @@ from models.files.weights import read_config
 from models.registry import family_of
 from models.target import TargetModel
 from runs.drawing import image_jobs
+from runs.opening import tell_family
 from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples
+from support.output import remark
 
 # Names in Python's libraries -> flags.
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
@@ -47,7 +51,7 @@ _RECIPES = Known("generate_images", flags_in(RunSettings))
 _PATHS = [flag for flag, f in SETTINGS.items() if "path" in f.metadata]
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
-_SIZE = "target_size='1024x576' of from_pretrained, with a model that has several sizes"
+_SIZE = "target_size=(1024, 576) of from_pretrained, with a model that has several sizes"
 # Arguments of diffusers and transformers, and how to say the same here.
 _ELSEWHERE = {
     "generator": "seed=7: every image has a generator of its own, made from the seed",
@@ -55,7 +59,7 @@ _ELSEWHERE = {
     "num_return_sequences": "num_images=4",
     "height": _SIZE,
     "width": _SIZE,
-    "num_inference_steps": "nothing: an image takes as many rounds as its tokens need",
+    "num_inference_steps": "Leave it out: an image takes as many rounds as its tokens need.",
     "negative_prompt": "negative_prompt='...' of from_pretrained, with emu3",
     "callback": "callback_on_step_end=...",
     "callback_on_step_end_tensor_inputs": "callback_on_step_end=... alone",
@@ -65,8 +69,8 @@ _ELSEWHERE = {
     "variant": "torch_dtype=torch.bfloat16: files of any dtype are converted",
     "cache_dir": "HF_HOME=FOLDER in the environment",
     "local_files_only": "HF_HUB_OFFLINE=1 in the environment",
-    "use_safetensors": "nothing: safetensors are read first, then .bin files",
-    "return_dict": "nothing: a call returns an ImageOutput",
+    "use_safetensors": "Leave it out: safetensors are read first, then .bin files.",
+    "return_dict": "Leave it out: a call always returns an ImageOutput.",
     "do_sample": "temperature=0 for argmax, 1 for sampling",
 }
 _DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16"}
@@ -87,6 +91,11 @@ def python_name(flag: str) -> str:
     return _FROM_FLAGS.get(flag, flag if flag in _NAMES else f"--{flag}")
 
 
+def tell(text: str) -> None:
+    """Print a remark with the names of Python."""
+    remark(spelled(text, python_name))
+
+
 def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
     """Refuse names of settings that `where` lacks; the error says how to say the same."""
     names = sorted(allowed)
@@ -96,7 +105,8 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
         if name in GONE_FLAGS:
             raise SettingsError(f"there is no such setting; {GONE_FLAGS[name]}", name)
         if name in _ELSEWHERE:
-            advice = f"Use {_ELSEWHERE[name]}."
+            advice = _ELSEWHERE[name]
+            advice = advice if advice.startswith("Leave it out") else f"Use {advice}."
         elif (alias := _FROM_FLAGS.get(name)) in names:
             advice = f"Use {alias}."
         elif name in CALL_ARGUMENTS:
@@ -111,7 +121,7 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
 def as_flags(settings: Mapping[str, Any]) -> Values:
     """Return settings of Python by flag; those that are None are left out.
 
-    dtypes and devices of torch and paths become the texts that flags take.
+    dtypes and devices of torch, sizes and paths become the texts that flags take.
     """
     values: Values = {}
     names: dict[str, str] = {}  # by flag: the name that it was given by
@@ -124,9 +134,33 @@ def as_flags(settings: Mapping[str, Any]) -> Values:
         if isinstance(value, torch.dtype | torch.device | os.PathLike):
             value = str(value).removeprefix("torch.")
         values[flag], names[flag] = plain(value), name
+    if "target_size" in values:
+        values["target_size"] = _size(values["target_size"])
+    if values.get("dtype") == "auto":  # the model's own
+        del values["dtype"]
     if "dtype" in values:
-        values["dtype"] = _DTYPES.get(values["dtype"], values["dtype"])
+        values["dtype"] = _dtype(values["dtype"])
+    if (place := values.get("device_map", "auto")) not in ("auto", "single"):
+        refuse("device_map", place, "'auto' or 'single'", f"For one device use device={place!r}.")
     return values
+
+
+def _size(value: Any) -> Any:
+    """Return a side, or width and height, as the flag takes them."""
+    sides = value if isinstance(value, tuple | list) else (value,)
+    whole = all(type(side) is int for side in sides) and 1 <= len(sides) <= 2
+    return "x".join(map(str, sides)) if whole else value
+
+
+def _dtype(value: Any) -> str:
+    """Return what the flag calls a dtype of torch."""
+    if value in _DTYPES.values():
+        return value
+    if value not in _DTYPES:
+        advice = "Its values overflow in torch.float16; use torch.bfloat16."
+        half = value in ("float16", "fp16", "half")
+        refuse("dtype", value, one_of(f"torch.{name}" for name in _DTYPES), advice if half else "")
+    return _DTYPES[value]
 
 
 def plain(value: Any) -> Any:
@@ -146,12 +180,15 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
         recipe = read_recipe(str(ROOT / "configs" / f"{name}.yaml"), _RECIPES)
         return {"model": name} | recipe
     if name.endswith((".yaml", ".yml")):
-        return read_recipe(name, _RECIPES)
+        recipe = read_recipe(name, _RECIPES)
+        return family_recipe(given.get("model", recipe.get("model", "tiny"))) | recipe
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         expected = f"a folder, owner/name on the hub, a recipe's .yaml file, {one_of(TARGETS)}"
         raise mismatch("from_pretrained", repr(name), expected, near_names(name, TARGETS))
     model = given.get("model") or _model_in(name)
-    return model_defaults(model) | {"model_path": name, "model": model}
+    recipe = family_recipe(model)
+    tell_family(model, recipe, given, tell)
+    return recipe | {"model_path": name, "model": model}
 
 
 def absolute(values: Values) -> Values:
@@ -206,7 +243,7 @@ class CallSettings(Settings):
     """How many images, of which seeds, and how they come back."""
 
     num_images: int = setting("images per prompt", 1, low=1)
-    seed: int = setting("base seed", 0, low=0, high=2**63 - 1)
+    seed: int | None = setting("base seed; None: another each time", low=0, high=2**63 - 1)
     output_type: str = setting(
         "what comes back",
         "pil",
@@ -214,6 +251,11 @@ class CallSettings(Settings):
         advice="For arrays use np.asarray(out.images[0]); tokens are the codes of an image.",
     )
     repeats: int = setting("measurements per method", 1, low=1, high=1000)
+
+    @property
+    def base(self) -> int:
+        """The base seed, drawn where none was given."""
+        return secrets.randbelow(2**32) if self.seed is None else self.seed
 
 
 def call_settings(**values: Any) -> CallSettings:
@@ -224,10 +266,10 @@ def call_settings(**values: Any) -> CallSettings:
 def call_jobs(items: Sequence[PromptItem], seed: Any) -> list[Job]:
     """Return the images of a call. seed: the base seed, or a list of every image's own seed."""
     if not isinstance(seed, list | tuple):
-        return image_jobs(items, call_settings(seed=seed).seed)
+        return image_jobs(items, call_settings(seed=seed).base)
     if len(seed) != len(items):
         refuse("seed", seed, f"one seed, or a list of {len(items)}, one per image")
-    seeds = [call_settings(seed=one).seed for one in seed]
+    seeds = [call_settings(seed=one).base for one in seed]
     return [Job(item.id, item.prompt, one) for item, one in zip(items, seeds, strict=True)]
 
 
@@ -266,5 +308,5 @@ def call_items(
             target.length(text)
         except ValueError as error:
             which = f"number {number} of {len(prompts)}" if len(prompts) > 1 else ""
-            raise mismatch(Flag("prompt", which), str(error), "a shorter prompt") from error
+            raise SettingsError(str(error), Flag("prompt", which)) from error
     return samples(numbered(prompts), num_images)

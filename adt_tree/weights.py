@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -78,10 +78,14 @@ class Weights:
         settings: EngineSettings,
         jobs: Sequence[Job],
         watcher: Watcher | None = None,
+        joining: Iterable[Job | None] = (),
     ) -> Iterator[StepStats[Drawn]]:
-        """Generate images; errors come at once, rounds when the iterator is asked for them."""
+        """Generate images; errors come at once, rounds when the iterator is asked for them.
+
+        joining: jobs that come later, as of `Engine.generate`.
+        """
         with self.lock:
-            steps = draw(self.session(settings), jobs, watcher)
+            steps = draw(self.session(settings), jobs, watcher, joining)
         return self._in_turn(steps)
 
     def _in_turn(self, steps: Iterator[StepStats[Drawn]]) -> Iterator[StepStats[Drawn]]:

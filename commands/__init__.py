@@ -26,6 +26,7 @@ from configs.fields import (
 from configs.recipes import Known, RecipeFlags, check_flag, import_plugin, overridden, read
 from configs.rules import Code, loaded
 from configs.targets import TARGETS
+from runs.opening import tell_family
 
 NAMES = (
     "generate_images",
@@ -65,7 +66,10 @@ class Command:
 
     def read(self, texts: Mapping[str, str]) -> tuple[Values, Values]:
         """Return what the recipes say, and what the command line says, by flag."""
-        return read(self.known, texts)
+        recipe, given = read(self.known, texts)
+        if "config" not in texts:  # then the recipe is the model's own
+            tell_family(given.get("model", "tiny"), recipe, given)
+        return recipe, given
 
     def values(self, texts: Mapping[str, str]) -> Values:
         """Return what the recipes and the command line say; the command line wins."""

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from commands import Command
-from configs.recipes import RecipeFlags
+from configs.fields import Values
+from configs.recipes import RecipeFlags, method_flags
 from configs.tools import PageSettings
 from runs.opening import engine_settings, lacks_drafter
 
@@ -11,14 +12,23 @@ from runs.opening import engine_settings, lacks_drafter
 def page_settings(texts: Mapping[str, str]) -> PageSettings:
     """Return the settings of the command; a SettingsError also for missing folders.
 
-    Without --method the page begins with adt, or with jacobi where no drafter is.
+    Without --method the page begins with adt, or with jacobi where no drafter is. On a CPU, which
+    pays for every draft token, it begins with a small window.
     """
     values = COMMAND.values(texts)
     drafted = not lacks_drafter(values)
-    usual = {"method": "adt" if drafted else "jacobi", "batch_size": PageSettings.batch_size}
-    values = usual | values
+    usual: Values = {"method": "adt" if drafted else "jacobi"}
+    if values.keys().isdisjoint(method_flags()) and _on_cpu(values.get("device", "auto")):
+        usual = {"method": "jacobi", "window": 6}
+    values = usual | {"batch_size": PageSettings.batch_size} | values
     engine = engine_settings({}, values)
     return PageSettings.of(values, engine=engine, drafted=drafted, given=values)
+
+
+def _on_cpu(device: str) -> bool:
+    from support.devices import pick_device  # imports torch
+
+    return pick_device(device).type == "cpu"
 
 
 COMMAND = Command(

@@ -9,7 +9,7 @@ from configs.fields import Flag, flags_in, missing, refuse
 from configs.recipes import RecipeFlags, composed, without
 from configs.rules import rule_settings
 from configs.schema import RunSettings
-from configs.targets import model_defaults
+from configs.targets import unguided_targets
 from runs.captioned_images import captioned_images
 from runs.opening import look_at, tell
 
@@ -26,7 +26,8 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
     if not sampled:
         if name := next((name for name in given if name in OF_SAMPLES), None):
             refuse(name, given[name], "only with --from_prompts")
-        recipe = without(recipe, OF_SAMPLES) | model_defaults(asked.get("model", "tiny"))
+        unguided = asked.get("model") in unguided_targets()
+        recipe = without(recipe, OF_SAMPLES) | ({"cfg": 1.0} if unguided else {})
     # All prompts (-1), because --num_images of this command counts samples, not prompts.
     drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
     values = composed({"method": "jacobi"} | recipe, drawn)

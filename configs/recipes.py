@@ -35,9 +35,11 @@ from configs.fields import (
 )
 from configs.gone import GONE_FLAGS
 from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
+from configs.model import SamplingSettings
 from configs.schema import RunSettings
-from configs.targets import model_defaults, own_flags
+from configs.targets import TARGETS, own_flags
 
+_OF_FAMILY = ("dtype", *flags_in(SamplingSettings))
 TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
 PLUGINS: dict[str, None] = {}  # names of the modules that --plugin has imported
 
@@ -103,11 +105,21 @@ def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
     recipes = [read_recipe(name, known) for name in names]
     # models[0] counts: the command line's, or else the latest recipe's.
     models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
-    recipe: Values = model_defaults(models[0]) if models and "cfg" in known.flags else {}
+    usual = family_recipe(models[0]) if models else {}
+    recipe = {name: value for name, value in usual.items() if name in known.flags}
     for values in recipes:
         foreign = _file_flags() if models and values.get("model", models[0]) != models[0] else ()
         recipe = overridden(recipe, without(values, foreign))
     return recipe, given
+
+
+def family_recipe(model: str) -> Values:
+    """Return number type and sampling of a model as its own recipe, configs/<model>.yaml, says."""
+    if model not in TARGETS:
+        return {}
+    known = Known("generate_images", flags_in(RunSettings))
+    values = read_recipe(str(ROOT / "configs" / f"{model}.yaml"), known)
+    return {name: values[name] for name in values if name in _OF_FAMILY}
 
 
 def import_plugin(name: str) -> None:

@@ -312,11 +312,6 @@ def own_flags() -> list[str]:
     return [*dict.fromkeys(flag for target in TARGETS.values() for flag in target.flags)]
 
 
-def model_defaults(model: str) -> dict[str, float]:
-    """Return the settings of a model whose defaults are not those of other models, by flag."""
-    return {"cfg": 1.0} if model in TARGETS and not TARGETS[model].guided else {}
-
-
 def refuse_foreign_flag(model: str, flag: str, value: object) -> None:
     """Raise a SettingsError for a flag that only other targets have, if it was given."""
     target = TARGETS[model]

@@ -52,6 +52,10 @@ class PageSettings(Settings, group="Page"):
     visitors: int = setting(
         "visitors of the page, and requests to the API, that may wait", 16, low=1, high=10000
     )
+    api_key: str | None = setting(
+        "key that API requests must have, as `Authorization: Bearer KEY`; the page needs none",
+        shown="none",
+    )
     batch_size: int = setting("images of API requests generated together", 4, low=1, high=1024)
     engine: EngineSettings = part(EngineSettings)  # with the method that the page begins with
     drafted: bool = False  # whether a drafter is there, for methods that need one

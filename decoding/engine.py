@@ -6,7 +6,7 @@ the round with the empty tree, so speed-ups are measured against this same loop.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -111,18 +111,24 @@ class Engine:
         self.memory: tuple[Tensor, ...] = ()  # the cache's, which captured rounds read
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
-    def generate(self, jobs: Iterable[Job]) -> Generator[StepStats[FinishedImage], None, None]:
+    def generate(
+        self, jobs: Iterable[Job], joining: Iterable[Job | None] = ()
+    ) -> Generator[StepStats[FinishedImage], None, None]:
         """Decode all jobs and yield after every round; takes the next job when a row is free.
+
+        Args:
+            jobs: to decode.
+            joining: jobs that come later; None: none at the moment.
 
         Raises:
             FloatingPointError: a model's distribution contains NaN.
             ValueError: a prompt is too long for the target.
         """
-        queue = iter(jobs)
+        given = iter(jobs)
         # before the first round, since the longest of their prompts sets the size of the cache
-        if not (first := list(islice(queue, self.batch))):
+        if not (first := list(islice(given, self.batch))):
             return
-        queue = chain(first, queue)
+        queue: Iterator[Job | None] = chain(first, given, joining)
         with current(self.target.device):
             self._open(first)
         while True:

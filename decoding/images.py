@@ -258,7 +258,7 @@ class Images:
         return len(self.states) == images
 
     @torch.inference_mode()
-    def admit(self, queue: Iterator[Job]) -> bool:
+    def admit(self, queue: Iterator[Job | None]) -> bool:
         """Give free rows to the next jobs; returns whether an image is in flight."""
         for image, state in enumerate(self.states):
             if state is None and (job := next(queue, None)) is not None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from queue import Full
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from adt_tree.pipeline import Pipeline
 from adt_tree.sources import ALIASES, call_items, with_options
@@ -36,8 +36,13 @@ from configs.model import EngineSettings
 from configs.targets import own_flags, targets_with
 from configs.tools import PageSettings
 from page.batches import ImageQueue, Order
+from page.monitor import TOLD, Monitor
 from page.stage import encoded
 from runs.drawing import Drawn, image_jobs
+from support.progress import plural
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 MOST_BYTES = 2**18  # of a request: more than the longest prompt
 _LEFT = 499  # nginx's status of a request whose client has left; nobody reads it
@@ -45,6 +50,10 @@ MOST_IMAGES = 10  # as the API says
 _IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
 # parameters of other image models and servers, and how to say the same here
 _ELSEWHERE = {
+    "generator": "Use seed.",
+    "num_images": "Use n.",
+    "num_images_per_prompt": "Use n.",
+    "num_inference_steps": "Leave it out: an image takes as many rounds as its tokens need.",
     "style": "Say it in the prompt.",
     "width": "Use size.",  # a tree's is a flag, which nobody means
     "height": "Use size.",
@@ -105,6 +114,10 @@ class Problem(Exception):
 def image_request(values: Mapping[str, Any], model: str) -> ImageRequest:
     """Return the request of a body; a Problem for an unknown parameter. model: that is loaded."""
     given = {name: v for name, v in values.items() if v is not None and name not in _IGNORED}
+    for name in [name for name in given if ALIASES.get(name) in NAMES]:  # Python's guidance_scale
+        if ALIASES[name] in given:
+            raise Problem(400, f"Use {name} or {ALIASES[name]}, not both.", name, "invalid_value")
+        given[ALIASES[name]] = given.pop(name)
     for name in given:
         if name not in NAMES:
             text = f"Unknown parameter: {name!r}. {_advice(name, model)}"
@@ -118,10 +131,10 @@ def _advice(name: str, model: str) -> str:
     """Return what to do instead of giving a parameter that requests do not have."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    if ALIASES.get(name) in NAMES:
-        return f"Use {ALIASES[name]}."
     flag = ALIASES.get(name, name)
-    if flag in flags_in(PageSettings) and (flag not in own_flags() or model in targets_with(flag)):
+    if flag in own_flags() and model not in targets_with(flag):
+        return f"Only {one_of(targets_with(flag))} has it."
+    if flag in flags_in(PageSettings):
         return f"It is set when the server starts, by --{flag}."
     return near_names(name, NAMES)
 
@@ -129,20 +142,42 @@ def _advice(name: str, model: str) -> str:
 class ImageApi:
     """Answers requests with images of one pipeline's model."""
 
-    def __init__(self, pipe: Pipeline, methods: Sequence[str], waiting: int):
-        """methods: that requests may name; waiting: requests that may wait."""
+    def __init__(
+        self, pipe: Pipeline, methods: Sequence[str], waiting: int, key: str | None = None
+    ):
+        """methods: that requests may name; waiting: requests that may wait; key: they must have."""
         self.pipe, self.methods = pipe, methods
         self.queue = ImageQueue(pipe.weights, waiting)
+        self.monitor = Monitor(self.queue, pipe.settings.model, key)
         self._started = int(time.time())
 
     @property
-    def app(self) -> Starlette:
+    def routes(self) -> list[BaseRoute]:
+        """What the server answers in addition to the page."""
         routes = [
             Route("/models", self._models),
             Route("/models/{name:path}", self._model),
             Route("/images/generations", self._generations, methods=["POST"]),
         ]
-        return Starlette(routes=routes, exception_handlers={Problem: _tell, HTTPException: _tell})
+        handlers: Any = {Problem: _tell, HTTPException: _tell}
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        return [
+            Mount("/v1", app=self.monitor(self._locked(app))),
+            Route("/health", self.monitor.health),
+            Route("/metrics", self.monitor.metrics),
+        ]
+
+    def _locked(self, app: "ASGIApp") -> "ASGIApp":
+        """Return an application that answers requests with the key."""
+
+        async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
+            request, answer = Request(scope), app
+            if not self.monitor.admits(request):
+                problem = Problem(401, "Incorrect API key.", code="invalid_api_key")
+                answer = _tell(request, problem)
+            await answer(scope, receive, send)
+
+        return run
 
     @cached_property
     def size(self) -> str:
@@ -173,7 +208,11 @@ class ImageApi:
             asked, order = await run_in_threadpool(self._order, values)
             self.queue.put(order)
             drawn = await _while_connected(order.images, request)
+            method = order.settings.method.method
+            request.scope[TOLD] = f"{plural(asked.n, 'image')} by {method}, seed {asked.seed}"
             return JSONResponse(await run_in_threadpool(self._answer, asked, drawn))
+        except Full as error:
+            return _tell(request, error, {"Retry-After": str(self.queue.pause)})
         except Exception as error:  # starlette would raise it again, and nothing would be sent
             return _tell(request, error)
 
@@ -262,13 +301,14 @@ async def _left(request: Request) -> None:
         pass
 
 
-def _tell(request: Request, error: Exception) -> Response:
+def _tell(request: Request, error: Exception, headers: Mapping[str, str] | None = None) -> Response:
     problem = _problem(request, error)
+    request.scope[TOLD] = str(problem)
     kinds = {429: "rate_limit_error", 500: "server_error"}
     kind = kinds.get(problem.status, "invalid_request_error")
     told = {"message": str(problem), "type": kind, "param": problem.param, "code": problem.code}
     # in ASCII: a name that is not UTF-8 could not be quoted otherwise
-    return Response(json.dumps({"error": told}), problem.status, media_type="application/json")
+    return Response(json.dumps({"error": told}), problem.status, headers, "application/json")
 
 
 def _problem(request: Request, error: Exception) -> Problem:

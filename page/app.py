@@ -35,12 +35,27 @@ THEME = gr.themes.Base(
 BUSY = ("waiting", "drawing")  # states in which there is something to stop
 EXAMPLES = (
     "a large red circle on a plain blue background",
-    "a yellow star above a green square on a grassy background",
+    "a yellow star above a green square on a grassy green background",
     "a dotted yellow star on a checkered blue background",
 )
+# Settings as the page calls them, by flag.
+LABELS = {
+    "prompt": "Prompt",
+    "seed": "Seed",
+    "temperature": "Temperature",
+    "cfg": "Guidance scale",
+    "top_k": "Top-k",
+    "nodes": "Draft tokens",
+    "window": "Draft tokens",
+}
 _QUIET: Any = {"show_progress": "hidden", "api_visibility": "private"}
 # gradio may send a value older than the one that the stage shows.
 _LATEST = "(value, ...rest) => [document.querySelector('.stage').latest ?? value, ...rest]"
+# The address of an image shows that image, as if its visitor had pressed Generate.
+_SHOW_LINKED = """() => {
+  if (new URLSearchParams(location.search).has('prompt'))
+    document.getElementById('generate').click();
+}"""
 _INTRO = """# The same image, in fewer passes
 Plain decoding generates one token per forward pass. A fast method drafts several tokens and
 verifies them in one forward pass. With the same seed, both generate the same tokens.
@@ -83,7 +98,8 @@ def build_page(pipe: Pipeline, drafted: bool, visitors: int) -> gr.Blocks:
         several: Any = {"trigger_mode": "multiple", "js": _LATEST}
         waits.then(partial(draw, pipe, stops), [stage, *wishes], stage, **several, **_QUIET)
         stop.click(partial(stop_run, stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
-        page.load(linked(wishes), None, wishes, queue=False, **_QUIET)
+        set_controls = page.load(linked(wishes), None, wishes, queue=False, **_QUIET)
+        set_controls.then(None, js=_SHOW_LINKED, **_QUIET)
     # one at a time: two images at once would slow each other, and the race shows who is faster
     return page.queue(max_size=visitors, default_concurrency_limit=1)
 
@@ -144,6 +160,8 @@ def draw(pipe: Pipeline, stops: deque[str], before: str, *values: Any) -> Iterat
                 return
             yield json.dumps(shown)
     except (SettingsError, FloatingPointError) as error:
+        if isinstance(error, SettingsError):
+            error.spell = lambda flag: LABELS.get(flag, flag)
         yield json.dumps(shown | {"state": "refused", "why": str(error)})
     except torch.OutOfMemoryError:
         why = "Out of memory: try a smaller tree, or plain decoding."

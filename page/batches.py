@@ -5,14 +5,16 @@ The page's images are not queued here: `Weights` lets the rounds of both take tu
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import ceil
 from queue import Full
 
 from adt_tree.weights import Weights
 from configs.model import EngineSettings
+from decoding.engine import StepStats
 from decoding.images import Job
 from runs.drawing import Drawn
 
@@ -29,14 +31,43 @@ class Order:
     images: Future[list[Drawn]] = field(default_factory=Future)  # cancelled: nobody waits any more
 
 
+@dataclass
+class Counts:
+    """What the queue has generated since the server started."""
+
+    images: int = 0
+    rounds: int = 0  # of all images
+    tokens: int = 0  # decided in these rounds
+    seconds: float = 0.0  # of generating
+
+    def add(self, step: StepStats[Drawn], seconds: float) -> None:
+        self.seconds += seconds
+        self.images += len(step.finished)
+        self.rounds += len(step.rounds)
+        self.tokens += sum(stats.accepted + 1 for stats in step.rounds)
+
+
 class ImageQueue:
     """Generates the images of orders; orders with the same settings share batches."""
 
     def __init__(self, weights: Weights, most: int):
+        self.counts = Counts()
         self._weights, self._most = weights, most
         self._waiting: list[Order] = []
         self._changed = threading.Condition()
         threading.Thread(target=self._work, name="image queue", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        """Orders of which no image has been begun."""
+        with self._changed:
+            self._forget_cancelled()
+            return len(self._waiting)
+
+    @property
+    def pause(self) -> int:
+        """Seconds until a request that found no room may come again: those of an image so far."""
+        return max(1, ceil(self.counts.seconds / max(1, self.counts.images)))
 
     def put(self, order: Order) -> None:
         """Queue an order; queue.Full if too many wait already."""
@@ -72,21 +103,46 @@ class ImageQueue:
     def _forget_cancelled(self) -> None:
         self._waiting = [order for order in self._waiting if not order.images.cancelled()]
 
-    def _generate(self, batch: Sequence[Order]) -> None:
-        """Generate until every order has its images or is cancelled."""
+    def _generate(self, batch: list[Order]) -> None:
+        """Generate until every order has its images or is cancelled; others may join the batch."""
         # All were cancelled during the wait.
         if not batch:
             return
-        jobs = [job for order in batch for job in order.jobs]
+        settings, jobs = batch[0].settings, [job for order in batch for job in order.jobs]
+        # into fewer rows nobody is let: the next batch has more of them
+        joining = self._joining(batch) if len(jobs) >= settings.batch_size else ()
         done: dict[Job, Drawn] = {}  # equal jobs of two orders have equal images
-        for step in self._weights.draw(batch[0].settings, jobs):
+        started = time.perf_counter()
+        for step in self._weights.draw(settings, jobs, joining=joining):
+            now = time.perf_counter()
+            self.counts.add(step, now - started)
+            started = now
             done |= {drawn.image.job: drawn for drawn in step.finished}
             for order in batch:
                 if not order.images.done() and all(job in done for job in order.jobs):
                     with suppress(InvalidStateError):  # cancelled just now
                         order.images.set_result([done[job] for job in order.jobs])
-            if all(order.images.done() for order in batch):
+            batch[:] = [order for order in batch if not order.images.done()]
+            if not batch:
                 return
+            wanted = {job for order in batch for job in order.jobs}
+            done = {job: drawn for job, drawn in done.items() if job in wanted}
+
+    def _joining(self, batch: list[Order]) -> Iterator[Job | None]:
+        """Yield the jobs of orders that join a running batch; None while there are none.
+
+        The first order that waits joins if it has the batch's settings; none overtakes it.
+        """
+        settings = batch[0].settings
+        while True:
+            with self._changed:
+                self._forget_cancelled()
+                order = next(iter(self._waiting), None)
+                if order is not None and order.settings == settings:
+                    batch.append(self._waiting.pop(0))
+                else:
+                    order = None
+            yield from (None,) if order is None else order.jobs
 
 
 def next_batch(waiting: Sequence[Order]) -> list[Order]:

@@ -1,12 +1,13 @@
 """`demo`: load the model, then serve the page and the API until Ctrl-C."""
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
 from adt_tree.pipeline import Pipeline
-from configs.fields import Flag, mismatch
+from configs.fields import Flag, SettingsError, mismatch
 from configs.tools import PageSettings
 from page.stage import HERE
 from support.durable import make_writable
@@ -28,6 +29,7 @@ NO_PROXY = ("no_proxy", "NO_PROXY")  # libraries read either
 def serve(settings: PageSettings) -> None:
     """Load the model and serve the page until Ctrl-C."""
     make_writable("output_dir", Path(settings.output_dir).absolute())
+    check_port(settings)  # first, since loading takes minutes
     engine = settings.engine
     announce(f"loading the model ({engine.model}) from {engine.model_path}")
     page, url = launch(settings, Pipeline({}, settings.given))
@@ -48,13 +50,13 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     direct = [getproxies().get("no"), "localhost", "127.0.0.1", settings.share_on]
     os.environ |= dict.fromkeys(NO_PROXY, ",".join(filter(None, direct)))
     from starlette.middleware import Middleware
-    from starlette.routing import Mount
 
     from page.api import ImageApi
     from page.app import THEME, build_page, fast_methods
 
     page = build_page(pipe, settings.drafted, settings.visitors)
-    api = ImageApi(pipe, ("ar", *fast_methods(settings.drafted)), settings.visitors)
+    methods = ("ar", *fast_methods(settings.drafted))
+    api = ImageApi(pipe, methods, settings.visitors, settings.api_key)
     try:
         _, url, _ = page.launch(
             server_name=settings.share_on,
@@ -70,14 +72,30 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
             css_paths=HERE / "stage.css",
             app_kwargs={
                 "middleware": [Middleware(own_policy)],
-                "routes": [Mount("/v1", app=api.app)],
+                "routes": api.routes,
             },
         )
     except OSError as error:
-        expected = f"a free port of {settings.share_on}"
-        advice = "If it is free, this machine is too busy to start a server. Try again."
-        raise mismatch(Flag("port"), str(settings.port), expected, advice) from error
+        raise _no_port(settings) from error
     return page, url
+
+
+def check_port(settings: PageSettings) -> None:
+    """Raise a SettingsError if the port of the page is taken."""
+    try:
+        found = socket.getaddrinfo(settings.share_on, settings.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server itself does
+            one.bind(address)
+    except OSError as error:
+        raise _no_port(settings) from error
+
+
+def _no_port(settings: PageSettings) -> SettingsError:
+    expected = f"a free port of {settings.share_on}"
+    advice = "If it is free, this machine is too busy to start a server. Try again."
+    return mismatch(Flag("port"), str(settings.port), expected, advice)
 
 
 def own_policy(app: "ASGIApp") -> "ASGIApp":

@@ -104,7 +104,7 @@ function drawHeat(own, value) {
 // For each state: the title, the text below it.
 const WORDS = {
   waiting: ['Starting', 'If other visitors are generating, their images come first.'],
-  drawing: ['Generating', 'Both methods run in turns on this machine, with the same seed.'],
+  drawing: ['Generating', 'The two methods take turns on this machine, with the same seed.'],
   stopped: ['Stopped', 'Press Generate to start again.'],
   refused: ['This cannot be generated', ''],
 };

@@ -41,20 +41,23 @@ def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
 
 
 def draw(
-    session: Session, jobs: Sequence[Job], watcher: Watcher | None = None
+    session: Session,
+    jobs: Sequence[Job],
+    watcher: Watcher | None = None,
+    joining: Iterable[Job | None] = (),
 ) -> Iterator[StepStats[Drawn]]:
     """Draw these images by the session's method; the iterator yields after every round.
 
     The engine is opened and the prompts are checked at once, the first round runs when the iterator
     is asked for it.
 
-    watcher: sees every round's trees.
+    watcher: sees every round's trees. joining: as of `Engine.generate`; their prompts are checked.
     """
     engine = session.open_engine()
     check_lengths(session.target, jobs)
     if watcher is not None:
         engine.watcher = watcher
-    return _steps(session.target, engine.generate(jobs))
+    return _steps(session.target, engine.generate(jobs, joining))
 
 
 def _steps(

@@ -37,6 +37,15 @@ def look_at(settings: EngineSettings) -> None:
     check_device(settings.device)
 
 
+def tell_family(
+    model: str, recipe: Values, given: Values, say: Callable[[str], None] = remark
+) -> None:
+    """Say what a model's own recipe sets that the caller does not."""
+    told = [f"--{name} {value}" for name, value in recipe.items() if name not in given]
+    if told:
+        say(f"{', '.join(told)}: as configs/{model}.yaml says")
+
+
 def check_device(device: str) -> None:
     """Refuse a GPU that is not there before the slow imports."""
     if device.startswith("cuda"):

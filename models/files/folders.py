@@ -150,8 +150,9 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
             why = f"`hf download {path}` fetches it"
         else:
             why = (
-                f"the hub did not deliver it: {error}. Download it on a machine that reaches the "
-                f"hub, with `hf download {path} --local-dir FOLDER`, and give the folder to {flag}"
+                f"the hub did not deliver it: {str(error).rstrip('.')}. Download it on a machine "
+                f"with access to the hub, with `hf download {path} --local-dir FOLDER`, and give "
+                f"the folder to {flag}"
             )
         absence = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
         raise ValueError(f"{flag}: {absence}; {why}") from error

@@ -146,8 +146,8 @@ class Prompts:
         row = self.ids(text)
         if len(row) > self.room:
             raise ValueError(
-                f"the prompt has {len(row)} tokens with those around it, the model takes "
-                f"{self.room}: {text[:60]!r}"
+                f"the prompt is {len(row)} tokens long, including the model's own; at most "
+                f"{self.room} fit: {text[:60]!r}"
             )
         return row
 

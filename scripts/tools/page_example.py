@@ -33,7 +33,7 @@ def page_example(*, prompt: str, seed: int = 0, method: str = "adt", folder: str
     for panel in value["panels"]:
         for name in ("seconds", "words"):
             del panel[name]
-    value["verdict"]["text"] += " Press Generate to run it on this machine, with seconds."
+    value["verdict"]["text"] += " Press Generate to run it here and time it."
     value |= {"state": "example", "seed": seed}
     del value["link"]
     target = Path(folder) if folder else HERE

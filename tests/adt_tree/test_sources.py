@@ -12,11 +12,26 @@ from adt_tree.sources import source_values
 from configs.fields import SettingsError
 from configs.schema import ROOT
 from configs.targets import TARGETS
+from support.output import remark
 
 
 def test_a_models_name_is_its_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert [source_values(name, {})["model"] for name in TARGETS] == [*TARGETS]
+
+
+def test_a_folder_gets_its_familys_recipe_and_is_told_so(tmp_path, capsys):
+    remark.cache_clear()
+    folder = SMALL["janus_pro"].write(tmp_path)
+    found = source_values(folder, {"cfg": 4.0})
+    assert (found["dtype"], found["cfg"]) == ("bf16", 5.0)
+    said = capsys.readouterr().err
+    assert said.startswith("note: torch_dtype bf16, temperature 1.0, ")
+    assert said.endswith(": as configs/janus_pro.yaml says\n") and "scale" not in said
+    source_values(ROOT / "ckpts/tiny", {})
+    (tmp_path / "own.yaml").write_text("model: janus_pro\ncfg: 2\n")
+    assert source_values(tmp_path / "own.yaml", {})["dtype"] == "bf16"
+    assert not capsys.readouterr().err
 
 
 def test_the_shipped_model_is_known_by_its_folder(monkeypatch):
@@ -74,7 +89,8 @@ def test_names_tell_apart_what_files_do_not(checkpoint, tmp_path, name, model):
 
 def test_known_hub_ids_need_no_look_at_the_hub():
     found = source_values("leloy/Anole-7b-v0.1-hf", {})
-    assert found == {"model_path": "leloy/Anole-7b-v0.1-hf", "model": "anole"}
+    usual = {"dtype": "bf16", "temperature": 1.0, "top_k": 2000, "top_p": 1.0, "cfg": 3.0}
+    assert found == usual | {"model_path": "leloy/Anole-7b-v0.1-hf", "model": "anole"}
     assert source_values("jadohu/LlamaGen-T2I-2", {})["model"] == "llamagen2"
     assert source_values("some/where", {"model": "anole"})["model"] == "anole"
 

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -22,10 +23,12 @@ import torch
 from openai import APIStatusError, OpenAI
 from openai.types import ImagesResponse
 from PIL import Image
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from adt_tree import Pipeline
 from commands.demo import page_settings
-from page.api import MOST_BYTES
+from page.api import MOST_BYTES, ImageApi
 from page.batches import GATHER, ImageQueue, Order, next_batch
 from page.server import NO_PROXY, launch
 
@@ -46,11 +49,11 @@ class Gate:
         self.way = threading.Event()
         self.way.set()
 
-    def draw(self, settings, jobs, watcher=None) -> Iterator:
+    def draw(self, settings, jobs, watcher=None, joining=()) -> Iterator:
         if self.fault is not None:
             raise self.fault
         self.batches.append(len(jobs))
-        return self._gated(self._draw(settings, jobs, watcher))
+        return self._gated(self._draw(settings, jobs, watcher, joining))
 
     def _gated(self, steps: Iterator) -> Iterator:
         try:
@@ -148,6 +151,8 @@ def test_a_seed_gives_the_images_of_the_pipeline(served):
     own = {"method": "jacobi", "cfg": 1.5, "temperature": 0.5, "top_k": 9, "seed": 5}
     own |= {"output_compression": 100}
     other = served.images(size=answer.size, response_format="b64_json", extra_body=own)
+    own["guidance_scale"] = own.pop("cfg")  # as in Python
+    assert served.images(extra_body=own).data == other.data
     pipe = Pipeline.from_pipe(served.pipe, method="jacobi", cfg=1.5, temperature=0.5, top_k=9)
     assert np.array_equal(pixels(other), [np.asarray(pipe(CAT, seed=5).images[0])])
     assert not np.array_equal(pixels(other)[0], wanted[0])
@@ -167,17 +172,18 @@ def test_without_a_seed_the_images_differ_and_the_seed_is_told(served):
         ({"method": "magic"}, "method", "method: expected ar, .*, got 'magic'"),
         ({"temperature": "hot"}, "temperature", "temperature: expected a number, got 'hot'"),
         ({"prompt": [CAT]}, "prompt", "expected one text, got .'a cat'.. Send one request per"),
-        ({"guidance_scale": 2}, "guidance_scale", "'guidance_scale'. Use cfg."),
+        ({"guidance_scale": 2, "cfg": 2}, "guidance_scale", "Use guidance_scale or cfg, not both"),
+        ({"num_inference_steps": 9}, "num_inference_steps", "Leave it out: an image takes"),
         ({"nodes": 3}, "nodes", "'nodes'. It is set when the server starts, by --nodes."),
         ({"torch_dtype": "bf16"}, "torch_dtype", "when the server starts, by --dtype."),
-        ({"prompt": "word " * 300}, "prompt", "prompt: expected a shorter prompt"),
+        ({"prompt": "word " * 300}, "prompt", "at most 256 fit"),
         ({"prompt": " "}, "prompt", "prompt: expected text that is not blank, got ' '"),
         ({"response_format": "url"}, "response_format", "expected b64_json, since this server"),
         ({"stream": True}, "stream", "stream: expected false, since .*, got True"),
         ({"output_compression": 50}, "output_compression", "expected 100, since PNG .*, got 50"),
         ({"style": "vivid"}, "style", "Unknown parameter: 'style'. Say it in the prompt."),
         ({"width": 128}, "width", "Unknown parameter: 'width'. Use size."),
-        ({"negative_prompt": "x"}, "negative_prompt", "parameter: 'negative_prompt'.$"),
+        ({"negative_prompt": "x"}, "negative_prompt", "'negative_prompt'. Only emu3 has it."),
         ({"tempreature": 1}, "tempreature", "Unknown parameter: .* Did you mean temperature?"),
     ],
 )
@@ -257,6 +263,8 @@ def test_requests_that_wait_are_generated_together_up_to_a_limit(served, closed)
         with pytest.raises(APIStatusError, match="Too many requests wait") as caught:
             served.images()
         assert (caught.value.status_code, caught.value.type) == (429, "rate_limit_error")
+        assert int(caught.value.response.headers["Retry-After"]) >= 1
+        assert "adt_tree_requests_waiting 2\n" in text_at(served, "metrics")
         closed.way.set()
         answers = [answer.result() for answer in answers]
     assert closed.batches == [1, 3]
@@ -284,6 +292,68 @@ def test_a_client_that_leaves_ends_its_images(served, closed):
     closed.way.set()
     until(lambda: closed.ended == 2)
     assert closed.rounds == rounds + 1
+
+
+def test_an_order_joins_a_full_batch_when_a_row_is_free(served, closed):
+    """Four images fill the batch; one of another order takes the first row that is free."""
+    with ThreadPoolExecutor(2) as pool:
+        full = pool.submit(lambda: served.images(n=4, extra_body={"seed": 1}))
+        until(lambda: len(orders) == 2)
+        late = pool.submit(lambda: served.images(extra_body={"seed": 2}))
+        until(lambda: len(orders) == 3)
+        other = pool.submit(lambda: served.images(extra_body={"seed": 2, "top_k": 5}))
+        closed.way.set()
+        answers = [full.result(), late.result()]
+        assert other.result().data
+    assert closed.batches in ([1, 4, 1], [1, 4, 1, 1])  # the last if all four ended at once
+    for seed, answer in enumerate(answers, 1):
+        wanted = served.pipe(CAT, num_images=len(answer.data), seed=seed).images
+        assert np.array_equal(pixels(answer), [np.asarray(image) for image in wanted])
+
+
+def text_at(served: Served, path: str) -> str:
+    with build_opener().open(f"{served.url}{path}", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def test_health_and_figures_are_told(served):
+    assert json.loads(text_at(served, "health")) == {"status": "ok", "model": "tiny"}
+    before = figures(text_at(served, "metrics"))
+    served.images(n=2)
+    after = figures(text_at(served, "metrics"))
+    assert after["images_total"] == before.get("images_total", 0) + 2
+    tokens = served.pipe.weights.target.grid.tokens - 1  # the prefill decides the first
+    assert after["tokens_total"] - before.get("tokens_total", 0) == 2 * tokens
+    assert after["tau"] == pytest.approx(after["tokens_total"] / after["rounds_total"])
+    assert after['requests_total{status="200"}'] >= 1 and after["decoding_seconds_total"] > 0
+
+
+def figures(text: str) -> dict[str, float]:
+    pairs = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name.removeprefix("adt_tree_"): float(value) for name, _, value in pairs}
+
+
+def test_a_line_of_log_tells_of_each_request_and_its_fault(served, capfd):
+    served.images(extra_body={"seed": 3})
+    with pytest.raises(APIStatusError):
+        served.images(n=11)
+    said = capfd.readouterr().err
+    assert re.search(
+        r"POST /v1/images/generations 200, [0-9.]+ s: 1 image by jacobi, seed 3\n", said
+    )
+    assert re.search(r"generations 400, [0-9.]+ s: n: expected a whole number from 1 to 10", said)
+    assert CAT not in said  # a visitor's prompt is nobody's business
+
+
+def test_a_key_is_asked_for_by_the_api_alone(served):
+    api = ImageApi(served.pipe, ["ar"], 1, key="secret")
+    with TestClient(Starlette(routes=api.routes)) as client:
+        for key in ("", "other", "sécret"):
+            answer = client.get("/v1/models", headers={"Authorization": f"Bearer {key}".encode()})
+            assert answer.status_code == 401
+            assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert client.get("/v1/models", headers={"Authorization": "Bearer secret"}).json()["data"]
+        assert client.get("/health").status_code == client.get("/metrics").status_code == 200
 
 
 def sent(served: Served, **own) -> HTTPConnection:

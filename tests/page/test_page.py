@@ -77,8 +77,8 @@ def test_every_round_is_shown_if_asked(pipe, monkeypatch):
     ("own", "message"),
     [
         ({"prompt": " "}, "prompt: .*got ' '"),
-        ({"prompt": "word " * 300}, "the model takes"),
-        ({"method": "static", "tokens": 9}, "draft tokens: expected 0 with static.*got 9"),
+        ({"prompt": "word " * 300}, "prompt: the prompt is 3.. tokens long, .* at most 256 fit"),
+        ({"method": "static", "tokens": 9}, "A draft tree of fixed shape cannot have another size"),
         ({"temperature": 1e-5}, "temperature: .*got 1e-05"),
     ],
 )
@@ -102,6 +102,10 @@ def test_a_verdict_compares_tokens():
     assert found(step(4, 1.6, 2))["title"] == "Identical image, 25 % faster"
     assert found(step(4, 2.0, 2))["title"] == "Identical image, at the same speed"
     assert found(step(4, 2.5, 2))["title"] == "Identical image, 25 % slower on this machine"
+    assert "Try fewer draft tokens" in found(step(4, 2.5, 2))["text"]
+    doubtful = verdict(step(4, 2.0, 4), step(4, 1.0, 2), True, True, "It was busy.")
+    assert doubtful["title"].endswith("2.0 times faster (!)")
+    assert "(!) It was busy. All 4 tokens" in doubtful["text"]
     untimed = found(step(4, 1.0, 2), timed=False)
     assert untimed["title"] == "Identical image in 2 forward passes instead of 4"
     assert untimed["text"] == "All 4 tokens are equal."
@@ -166,6 +170,12 @@ def test_an_empty_prompt_is_asked_for(pipe):
     assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
 
 
+def test_a_refusal_names_the_control(pipe):
+    shown = started(json.dumps(example()))
+    *_, value = map(json.loads, draw(pipe, deque(), shown, *astuple(wish(guidance_scale=-1))))
+    assert value["why"].startswith("Guidance scale: expected 1 for no guidance")
+
+
 def test_a_lack_of_memory_ends_the_stage(pipe, monkeypatch):
     def fail(pipe, wish):
         raise torch.OutOfMemoryError
@@ -200,7 +210,12 @@ def test_an_image_is_completed_by_its_rows():
     assert completed(torch.arange(12), grid).tolist() == list(range(12))
 
 
-def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path):
+def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path, monkeypatch):
+    cpu = {"model_path": str(checkpoint), "device": "cpu"}
+    small = page_settings(cpu).engine.method  # a CPU pays for every draft token
+    assert (small.method, small.window) == ("jacobi", 6)
+    assert page_settings(cpu | {"nodes": "9"}).engine.method.method == "adt"
+    monkeypatch.setattr("commands.demo._on_cpu", lambda device: False)
     assert page_settings({"model_path": str(checkpoint)}).engine.method.method == "adt"
     bare = shutil.copytree(checkpoint, tmp_path / "bare")
     shutil.rmtree(bare / "drafter")
@@ -228,7 +243,9 @@ def test_a_taken_port_and_a_file_for_a_folder_are_named(checkpoint, tmp_path, ca
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert main.main(["demo", *model, f"--port={port}", "--method=jacobi"]) == 2
+        with monkeypatch.context() as patch:
+            patch.setattr("page.server.Pipeline", None)  # the model is not loaded before
+            assert main.main(["demo", *model, f"--port={port}", "--method=jacobi"]) == 2
     assert f"--port: expected a free port of 127.0.0.1, got {port}" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main.main(["demo", *model[:2], f"--output_dir={tmp_path / 'file'}"]) == 2

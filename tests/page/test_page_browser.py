@@ -83,7 +83,7 @@ def test_from_the_prompt_to_both_images(served, visit):
     begun = "document.querySelector('.panel.fast').dataset.decided > 60"
     page.wait_for_function(begun, timeout=SECONDS)
     before = decided(page)
-    assert before[0] < 256 and "in turns" in page.locator(".verdict").text_content()
+    assert before[0] < 256 and "take turns" in page.locator(".verdict").text_content()
     page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
     assert decided(page) == [256, 256] and before[1] < 256
     assert page.locator(".stage").get_attribute("data-same") == "yes"
@@ -107,6 +107,12 @@ def test_from_the_prompt_to_both_images(served, visit):
     assert one == other and len(set(one)) > 20
     link = page.get_by_role("link", name="Link to this image")
     assert link.evaluate("shown => shown.href") == page.url  # to keep it with its settings
+    page.goto(page.url)  # who opens it sees that image, not the example
+    page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
+    page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
+    assert f"“{PROMPT}”" in page.locator(".about").text_content()
+    page.wait_for_timeout(500)
+    assert page.locator(".panel.fast .image").evaluate(pixels) == one
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide == page.viewport_size["width"]
     boxes = page.locator(".stage dd, .stage dt, .verdict, .stage h3, .legend li").evaluate_all(
