@@ -159,7 +159,7 @@ class RoundResult:
         return hidden_at(self.hidden, self.accepted.slots)
 
     def summary(self) -> Tensor:
-        """Return what the host reads, (images, 1 + 2 (1 + height) + 3 (1 + nodes)) numbers.
+        """Return what the host reads, (images, 1 + 3 (1 + height) + 3 (1 + nodes)) numbers.
 
         They have the type of probabilities, in which indices and codes below 2^24 are exact.
         """
@@ -167,8 +167,10 @@ class RoundResult:
         # one transfer for all of them, since each is a wait for the device
         likeliest = self.log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution has one
         decided = tree.height + 1
+        path = verdict.path[:, :decided]
+        entropy = torch.special.entr(hidden_at(self.log_p[:, None], path)[:, 0].exp()).sum(-1)
         columns = (
-            verdict.accepted[:, None], verdict.path[:, :decided], verdict.emitted[:, :decided],
+            verdict.accepted[:, None], path, verdict.emitted[:, :decided], entropy,
             tree.scores, tree.depths, likeliest,
         )  # fmt: skip
         return torch.cat(columns, 1)
@@ -185,6 +187,7 @@ class ImageRound(NamedTuple):
     # tree's own scores
     confidence: float
     top1: tuple[float, ...]  # the target's greatest probability at each decided position
+    entropy: tuple[float, ...]  # of the target's distribution there, in nats
     codes: tuple[int, ...]  # that the round decided: the accepted ones and the bonus token
     nan_from: str | None = None  # "drafter" or "target", if its distributions contain NaN
 
@@ -194,8 +197,8 @@ class ImageRound(NamedTuple):
 
         height: of the round's trees. position: of the first token that the round decided.
         """
-        accepted, tokens = int(row[0]), 1 + 2 * (1 + height)
-        path, codes = row[1:tokens].astype(int).reshape(2, -1).tolist()
+        accepted, tokens = int(row[0]), 1 + 3 * (1 + height)
+        path, codes, entropy = row[1:tokens].reshape(3, -1)[:, : accepted + 1]
         scores, depths, likeliest = row[tokens:].reshape(3, -1).tolist()
         sources = {"drafter": scores, "target": likeliest}
         nan_from = next((name for name in sources if any(map(isnan, sources[name]))), None)
@@ -207,7 +210,8 @@ class ImageRound(NamedTuple):
             int(depth),
             len(present) - 1,
             confidence=exp(best / max(depth, 1)),
-            top1=tuple(exp(likeliest[node]) for node in path[: accepted + 1]),
-            codes=tuple(codes[: accepted + 1]),
+            top1=tuple(exp(likeliest[node]) for node in path.astype(int)),
+            entropy=tuple(entropy.tolist()),
+            codes=tuple(codes.astype(int).tolist()),
             nan_from=nan_from,
         )

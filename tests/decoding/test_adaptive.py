@@ -21,7 +21,7 @@ def controller(seed: int = 0, **changes: object) -> AdaptiveController:
 
 
 def outcome(accepted: int, levels: int, confidence: float = 0.0) -> ImageRound:
-    return ImageRound(0, accepted, levels, levels, confidence, (), ())
+    return ImageRound(0, accepted, levels, levels, confidence, (), (), ())
 
 
 def run(one: AdaptiveController, outcomes: list[ImageRound]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import FixedController, TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.round import TreeShape
+from decoding.round import ImageRound, TreeShape
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
 from models.base import ImageGrid
@@ -183,6 +183,24 @@ def test_top1_is_the_targets_own_at_every_position(session) -> None:
         assert len(rounds) < len(plain[name]) and top1s(rounds) == pytest.approx(top1s(plain[name]))
 
 
+def test_a_policy_sees_the_targets_entropy_where_it_decided(session, monkeypatch) -> None:
+    seen: list[ImageRound] = []
+    monkeypatch.setattr(FixedController, "observe", lambda self, outcome: seen.append(outcome))
+    engine, wanted = engine_of(session, METHODS["small eagle2"], 1), []
+
+    def watch(states, result) -> None:
+        path = result.verdict.path[0, : int(result.verdict.accepted[0]) + 1]
+        p = result.log_p[0, path].exp()
+        wanted.append((-(p * p.clamp(min=1e-300).log()).sum(-1)).tolist())
+
+    engine.watcher = watch
+    finished(engine, JOBS[:1])
+    assert len(seen) == len(wanted) and max(max(one.entropy) for one in seen) > 0.1
+    for outcome, entropies in zip(seen, wanted, strict=True):
+        assert len(outcome.entropy) == len(outcome.top1) == outcome.accepted + 1
+        assert outcome.entropy == pytest.approx(entropies)
+
+
 def test_jobs_are_taken_when_rows_become_free(session) -> None:
     taken = []
 
@@ -196,6 +214,17 @@ def test_jobs_are_taken_when_rows_become_free(session) -> None:
         assert len(taken) == min(done + 2, 4)
         done += len(step.finished)
     assert done == 4
+
+
+def test_jobs_that_come_later_take_free_rows_and_none_stops_the_others(session, truth) -> None:
+    """None: no job at the moment; the images in flight go on, also in a batch with idle rows."""
+    later = iter([None] * 40 + JOBS[2:3] + [None] * 3 + JOBS[3:4])
+    found: dict[str, FinishedImage] = {}
+    for step in engine_of(session, PLAIN, 2).generate(JOBS[:2], later):
+        found |= {image.job.id: image for image in step.finished}
+    assert found.keys() >= {"0", "1"} and len(found) >= 2
+    for name, image in found.items():
+        assert image.codes.tolist() == truth[SamplingDistribution()][name]
 
 
 def test_an_engine_without_room_for_other_images_can_be_used_again(session, truth, monkeypatch):
