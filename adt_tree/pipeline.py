@@ -28,6 +28,7 @@ from adt_tree.sources import (
     source_values,
     tell,
     with_options,
+    with_row,
 )
 from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
@@ -115,7 +116,7 @@ class Pipeline:
             check_names(named, [*SETTINGS, *ALIASES, "progress_bar"], "from_pretrained")
             given = as_flags(named)
             recipe = source_values(source, given)
-            recipe, given = with_usual_method(recipe, given, tell)
+            recipe, given = with_usual_method(*with_row(recipe, given), tell)
             # a drafter, or the model for another device, may be read much later
             pipe = cls(absolute(recipe), absolute(given))
         pipe.set_progress_bar_config(disable=not progress_bar)
@@ -132,7 +133,7 @@ class Pipeline:
             check_names(settings, _LIGHT, "from_pipe")
             # As a recipe: another method then drops what was set for the old one.
             recipe = overridden(pipe._recipe, pipe._given)
-            other = cls(recipe, as_flags(settings), pipe.weights)
+            other = cls(*with_row(recipe, as_flags(settings)), pipe.weights)
         other.set_progress_bar_config(**pipe._bar)
         return other
 

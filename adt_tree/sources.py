@@ -27,7 +27,7 @@ from configs.fields import (
 )
 from configs.gone import GONE_FLAGS
 from configs.model import EngineSettings, SamplingSettings
-from configs.recipes import Known, family_recipe, read_recipe
+from configs.recipes import Known, family_recipe, overridden, paper_row, read_recipe
 from configs.schema import RunSettings
 from configs.targets import ROOT, TARGETS
 from decoding.images import Job
@@ -197,6 +197,14 @@ def absolute(values: Values) -> Values:
     paths = {name: os.path.expanduser(path) for name, path in named.items()}
     here = {name: os.path.abspath(path) for name, path in paths.items() if os.path.exists(path)}
     return values | here
+
+
+def with_row(recipe: Values, given: Values) -> tuple[Values, Values]:
+    """Return the values for a method that is a row of the paper, such as adt_lantern."""
+    if (row := paper_row(given.get("method", ""))) is None:
+        return recipe, given
+    others = {name: value for name, value in given.items() if name != "method"}
+    return overridden(recipe, read_recipe(row, _RECIPES)), others
 
 
 def _model_in(path: str) -> str:

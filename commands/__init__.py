@@ -23,6 +23,7 @@ from configs.fields import (
     mismatch,
     parse,
 )
+from configs.gone import translated
 from configs.recipes import Known, RecipeFlags, check_flag, import_plugin, overridden, read
 from configs.rules import Code, loaded
 from configs.targets import TARGETS
@@ -79,6 +80,9 @@ class Command:
         """Return the texts of the flags, by name, in the words that follow the command."""
         self.import_plugin(words)  # first: it may bring flags, methods and rules
         known, rest = self.known, list(words)
+        if "method" in known.flags and (line := translated(words)) is not None:
+            text = "flags of the paper's repository are others here. Type this"
+            raise SettingsError(f"{text}: `python main.py {self.name} {line}`")
         texts: dict[str, str] = {}
         while rest:
             word = rest.pop(0)

@@ -1,5 +1,8 @@
 """Flags of the paper's own repository, and what to write here."""
 
+import shlex
+from collections.abc import Mapping, Sequence
+
 GONE_FLAGS = {
     "model_type": "use --method NAME: base is ar, eagle is eagle2",
     "peanut": "use --method adt",
@@ -16,3 +19,53 @@ GONE_FLAGS = {
     "grid_search": "it never had an effect",
     "tokenizer_base_path": "use --tokenizer_path",
 }
+# The flag that stands for them here, and its values by theirs; a later one wins.
+_RENAMED = {
+    "precision": "dtype",
+    "random_seed": "seed",
+    "tree_choices": "tree",
+    "drafter_top_k": "width",
+    "tokenizer_base_path": "tokenizer_path",
+}
+_VALUES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "model_type": ("method", {"base": "ar", "eagle": "eagle2"}),
+    "eagle_version": ("method", {"1": "static", "2": "eagle2"}),
+}
+_SWITCHES = {
+    "static_tree": ("method", "static"),
+    "peanut": ("method", "adt"),
+    "lantern": ("verifier", "lantern"),
+}
+
+
+def translated(words: Sequence[str]) -> str | None:
+    """Return the words of a command of the paper's repository as they are written here.
+
+    None: without a flag of that repository.
+    """
+    given: dict[str, str | None] = {}  # None: a switch
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, text = word[2:].partition("=")
+            name = name.replace("-", "_")
+            given[name] = text if equals else None
+        elif name:
+            given[name] = word if given[name] is None else f"{given[name]} {word}"
+    if given.keys().isdisjoint(GONE_FLAGS):
+        return None
+    flags = {
+        _RENAMED.get(n, n): text
+        for n, text in given.items()
+        if n in _RENAMED or n not in GONE_FLAGS
+    }
+    for name, (flag, values) in _VALUES.items():
+        if (text := given.get(name)) is not None:
+            flags[flag] = values.get(text, text)
+    for name, (flag, value) in _SWITCHES.items():
+        if name in given and (given[name] or "true").lower() == "true":
+            flags[flag] = value
+    if "start_idx" in given or "end_idx" in given:
+        flags["slice"] = f"{given.get('start_idx') or 0}-{given.get('end_idx') or 'END'}"
+    pairs = ([f"--{n}"] if text is None else [f"--{n}", text] for n, text in flags.items())
+    return shlex.join(word for pair in pairs for word in pair)

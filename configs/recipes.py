@@ -95,6 +95,11 @@ def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
 
     A recipe's files are left out if another model than the recipe's is asked for.
     """
+    row = paper_row(texts.get("method", ""))
+    if row is not None:  # as a last recipe, from which the command line's own flags win
+        listed = [text for text in (texts.get("config"), row) if text]
+        texts = {name: text for name, text in texts.items() if name != "method"}
+        texts["config"] = ",".join(listed)
     given = {name: parse(f, name, texts[name]) for name, f in known.flags.items() if name in texts}
     for flag in ("plugin", "dry_run"):
         given.pop(flag, None)
@@ -120,6 +125,18 @@ def family_recipe(model: str) -> Values:
     known = Known("generate_images", flags_in(RunSettings))
     values = read_recipe(str(ROOT / "configs" / f"{model}.yaml"), known)
     return {name: values[name] for name in values if name in _OF_FAMILY}
+
+
+def paper_rows() -> list[str]:
+    """Return the names of the paper's rows that are no methods: adt_lantern, lantern, ..."""
+    names = sorted(path.stem for path in (ROOT / "configs" / "paper").glob("*.yaml"))
+    return [name for name in names if name not in METHODS]
+
+
+def paper_row(name: str) -> str | None:
+    """Return the recipe of a row of the paper, such as adt_lantern or adt-lantern; or None."""
+    row = name.replace("-", "_")
+    return f"configs/paper/{row}.yaml" if row in paper_rows() else None
 
 
 def import_plugin(name: str) -> None:
@@ -239,9 +256,11 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     shared: values for all methods of the list that have such a flag.
     """
     name, *options = entry.split(":")
+    name = paper_row(name) or name
     if name not in METHODS and not _is_recipe(name):
         expected = f"name[:flag=value...] with the name {one_of(METHODS)}, or a recipe.yaml"
-        raise mismatch(source, repr(entry), expected, near_names(name, METHODS) or OF_YOUR_OWN)
+        near = near_names(name, [*METHODS, *paper_rows()])
+        raise mismatch(source, repr(entry), expected, near or OF_YOUR_OWN)
     known = Known("benchmark", {flag: f for flag, f in method_flags().items() if flag != "method"})
     given: Values = {}
     with refusing(f"{source}, in {entry!r}"):
@@ -267,6 +286,7 @@ def recipe_of(entry: str) -> Values:
     here.
     """
     path = entry.split(":")[0]
+    path = paper_row(path) or path
     if not _is_recipe(path):
         return {}
     values = read_recipe(path, Known("benchmark", flags_in(RunSettings)))

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from configs.fields import Values, refuse
+from configs.fields import Values, flags_in, refuse
 from configs.methods import AUTO, MethodSettings, applicable
 from configs.model import EngineSettings
-from configs.recipes import composed, method_flags, without
+from configs.recipes import composed, family_recipe, method_flags, without
 from configs.targets import ROOT, TARGETS, model_place
 from models.files.folders import check_files, comes_without_drafter
 from runs.tuned import PLACE, Tuned, tuned_recipe, warn_of_conditions
@@ -41,7 +41,12 @@ def tell_family(
     model: str, recipe: Values, given: Values, say: Callable[[str], None] = remark
 ) -> None:
     """Say what a model's own recipe sets that the caller does not."""
-    told = [f"--{name} {value}" for name, value in recipe.items() if name not in given]
+    flags, family = flags_in(EngineSettings), family_recipe(model)
+    told = [
+        f"--{name} {value}"
+        for name, value in family.items()
+        if name not in given and recipe.get(name) == value != flags[name].default
+    ]
     if told:
         say(f"{', '.join(told)}: as configs/{model}.yaml says")
 

@@ -13,8 +13,9 @@
 # Variables (default): METHODS rows (ar eagle2 adt), which are recipes of configs/paper, recipes by
 # path, or methods, such as jacobi, which needs no drafter; IMAGES prompts per row (100; -1: all);
 # BENCH prompts of the speed table (10), REPEATS of it (3); TEMPERATURES (1 0); DRAFTER folder (the
-# recipe's); FLAGS of benchmark and generate_images, such as "--batch_size 4"; EVALUATE flags of
-# evaluate, such as "--ref_dir coco/val2017"; OUT folder (outputs/paper/RECIPE_PROMPTS); PY interpreter.
+# recipe's); BATCH images generated together in the last step (1), which changes none of them; FLAGS
+# of benchmark and generate_images, such as "--cfg 4"; EVALUATE flags of evaluate, such as
+# "--ref_dir coco/val2017"; OUT folder (outputs/paper/RECIPE_PROMPTS); PY interpreter.
 set -euo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit "$1"; }
 case ${1:-} in -h | --help) usage 0 ;; esac
@@ -27,12 +28,13 @@ METHODS=${METHODS:-ar eagle2 adt} TEMPERATURES=${TEMPERATURES:-1 0}
 case $prompts in coco) prompts=MSCOCO2017Val ;; parti) prompts=PartiPrompts ;; esac
 read -ra flags <<<"${FLAGS:-}"
 read -ra judging <<<"${EVALUATE:-}"
+batch=(); [ -z "${BATCH:-}" ] || batch=(--batch_size "$BATCH")
 case $prompts,${FLAGS:-} in *prompt[_-]file*) ;; MSCOCO2017Val,* | PartiPrompts,*) bash scripts/get_prompts.sh "$prompts" ;; esac
 if [ -n "${DRAFTER:-}" ]; then # in a recipe, since only rows with a drafter take it from there
   mkdir -p "$OUT" && echo "drafter_path: $DRAFTER" >"$OUT/drafter.yaml"
   model+=,$OUT/drafter.yaml
 fi
-file_of() { [ -e "configs/paper/$1.yaml" ] && echo "configs/paper/$1.yaml" || echo "$1"; }
+file_of() { local row=configs/paper/${1//-/_}.yaml; [ -e "$row" ] && echo "$row" || echo "$1"; }
 for row in $METHODS; do entries+=,$(file_of "$row"); done
 twice=$(for row in $METHODS; do basename "$row" .yaml; done | sort | uniq -d)
 [ -z "$twice" ] || { echo "error: METHODS: expected rows of different names, got" $twice twice >&2; exit 2; }
@@ -41,7 +43,17 @@ images() { # images ROW TEMPERATURE WORDS...: a row's images
   local file; file=$(file_of "$1")
   case $file in *.y*ml) set -- "$@" --config "$file,$model" ;; *) set -- "$@" --config "$model" --method "$1" ;; esac
   "$PY" main.py generate_images --prompt "$prompts" --num_images "${IMAGES:-100}" --temperature "$2" \
-    --output_dir "$OUT/T$2/$(basename "$1" .yaml)" "${flags[@]}" "${@:3}"
+    --output_dir "$OUT/T$2/$(basename "$1" .yaml)" "${flags[@]}" "${batch[@]}" "${@:3}"
+}
+hours() { # hours ROW TEMPERATURE: how long all will take at most, by the seconds of the first image
+  local record seconds rows; rows=$(wc -w <<<"$METHODS")
+  record=$(head -1 "$OUT/T$2/$(basename "$1" .yaml)/records.jsonl" 2>/dev/null) || return 0
+  seconds=$(sed -n 's/.*"seconds": \([0-9.]*\).*/\1/p' <<<"$record")
+  awk -v s="${seconds:-0}" -v rows="$rows" -v times="$(wc -w <<<"$TEMPERATURES")" -v images="${IMAGES:-100}" \
+    -v bench="$((${BENCH:-10} * ${REPEATS:-3}))" 'BEGIN { h = s * rows * times / 3600
+      printf "\n%s s an image: at most %.1f h of measuring", s, h * bench
+      if (images > 0) printf " and %.1f h of images", h * images
+      print ", if every row took as long one by one; drafts and BATCH make it less" }'
 }
 table() { # table TEMPERATURE WORDS...: the speed of all rows, then their images
   printf '\n== T = %s\n' "$*"
@@ -53,8 +65,10 @@ for temperature in $TEMPERATURES; do table "$temperature" --dry_run; done
 first=${METHODS%% *} temperature=${TEMPERATURES%% *} # a first image, to ask evaluate about its flags
 IMAGES=1 images "$first" "$temperature"
 "$PY" main.py evaluate --output_dir "$OUT/T$temperature/$(basename "$first" .yaml)" "${judging[@]}" --dry_run
+hours "$first" "$temperature"
 for temperature in $TEMPERATURES; do
   table "$temperature"
   folders=$(for row in $METHODS; do printf ',%s' "$OUT/T$temperature/$(basename "$row" .yaml)"; done)
   "$PY" main.py evaluate --output_dir "${folders#,}" --report_dir "$OUT/T$temperature/evaluation" "${judging[@]}"
 done
+"$PY" -m scripts.paper.table "$OUT"

@@ -48,6 +48,9 @@ inspect --cfg_mode=sequential : --cfg_mode: unknown flag
 draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help` lists
 draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
+draw --model_type eagle --lantern --peanut : Type this: `python…--method adt --verifier lantern`
+draw --start_idx 5 --end_idx=9 --model_type base : --model_path model --method ar --slice 5-9`
+bench --methods adt_lanten : got 'adt_lanten'. Did you mean adt_lantern
 bench --trace                : --trace: unknown flag
 tune --nodes=4               : --nodes: unknown flag
 samples --quantize=int8      : --quantize: expected no quantised…got 'int8'

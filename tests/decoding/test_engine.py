@@ -222,7 +222,7 @@ def test_jobs_that_come_later_take_free_rows_and_none_stops_the_others(session, 
     images = {}
     for step in engine_of(session, PLAIN, 2).generate(JOBS[:2], later):
         images |= {image.job.id: image.codes.tolist() for image in step.finished}
-    assert images == {name: truth[SamplingDistribution()][name] for name in "0123"}
+    assert images == {name: truth[DISTRIBUTIONS[0]][name] for name in "0123"}
 
 
 def test_an_engine_without_room_for_other_images_can_be_used_again(session, truth, monkeypatch):

@@ -1,5 +1,6 @@
 """`run.sh`: all its commands, run on small checkpoints of each family."""
 
+import csv
 import json
 import re
 import shlex
@@ -21,6 +22,7 @@ from commands.generate_images import run_settings
 from configs.recipes import read_recipe
 from configs.schema import ROOT
 from runs.generate import run_folder
+from scripts.paper.table import paper_table
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 TINY = "run.sh tiny configs/prompts/tiny_test.txt"
@@ -73,6 +75,8 @@ def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(SIZES, "preview", 3)  # few tokens
     table, times = ["benchmark", *["generate_images"] * 3], len(temperatures)
     asked = [*table * times, "generate_images", "evaluate"]
+    joined = script_commands.pop()
+    assert joined == ["scripts.paper.table", str(tmp_path / "out")]
     assert [words[0] for words in script_commands] == [*asked, *[*table, "evaluate"] * times]
     assert ["--dry_run" in words for words in script_commands].count(True) == len(asked) - 1
     for words in script_commands:
@@ -85,6 +89,14 @@ def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
         images = [pictures(out / method) for method in ("ar", "eagle2", "adt")]
         assert len(images[0]) == 2 and images[0] == images[1] == images[2]
         assert (out / "evaluation" / "speed.md").read_text().count("| 2/2 |") == 3
+    paper_table(str(tmp_path / "out"))
+    header, *rows = csv.reader((tmp_path / "out" / "table.csv").open())
+    assert header[:6] == ["model", "prompts", "T", "row", "speed-up", "tau"]
+    found = [(row[2], row[3]) for row in rows]
+    assert sorted(found) == sorted((t, m) for t in temperatures for m in ("ar", "eagle2", "adt"))
+    assert all(re.match("[0-9.]+", row[4]) for row in rows)
+    latex = (tmp_path / "out" / "table.tex").read_text()
+    assert latex.count("\\\\\n") == 1 + len(rows)
 
 
 def check_rows(rows: list[dict], out: Path) -> None:
@@ -104,11 +116,13 @@ def check_rows(rows: list[dict], out: Path) -> None:
 
 def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     given = {"METHODS": "ar jacobi", "TEMPERATURES": "1", "DRAFTER": "none"}
-    given |= {"OUT": str(tmp_path / "my out"), "FLAGS": "--prompt-file p.tsv"}
+    given |= {"OUT": str(tmp_path / "my out"), "FLAGS": "--prompt-file p.tsv", "BATCH": "8"}
     found = commands("run.sh emu3 parti", tmp_path, given)
+    batched = [words[0] for words in found if "--batch_size" in words]
+    assert {*batched} == {"generate_images"} and len(batched) == 5
     rows = ["benchmark", "generate_images", "generate_images"]
     names = [words[0] for words in found]
-    assert names == [*rows, "generate_images", "evaluate", *rows, "evaluate"]
+    assert names == [*rows, "generate_images", "evaluate", *rows, "evaluate", "scripts.paper.table"]
     assert not any("--drafter_path" in word for words in found for word in words)
     assert "ar,jacobi" in found[0] and "jacobi" in found[2]
     assert f"configs/emu3.yaml,{tmp_path}/my out/drafter.yaml" in found[0], "one word"
