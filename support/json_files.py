@@ -112,16 +112,21 @@ def scan_texts(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class JsonLog:
-    """A file of JSON lines that grows; what is written is also printed."""
+    """A file of JSON lines that grows; what is written is also printed, or told in words."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
 
-    def write(self, **values: Any) -> None:
-        """Add a line with the values and the time, in seconds since 1970."""
+    def write(self, *words: str, **values: Any) -> None:
+        """Add a line with the values and the time, in seconds since 1970.
+
+        words: what is printed instead of the line.
+        """
         text = json.dumps({"time": round(time.time(), 2), **values})
-        print(text, flush=True)  # first, since a full disk may take the file but not the figures
+        print(
+            *(words or (text,)), flush=True
+        )  # first, since a full disk may take the file but not the figures
         append_bytes(self.path, f"{text}\n".encode())
 
     def keep(self, step: int) -> None:

@@ -35,6 +35,20 @@ from support.json_files import read_object
 from support.output import printed_unless_saved
 from support.progress import plural
 
+YARDSTICK = MethodSettings("jacobi")  # what a drafter has to beat
+
+
+def in_words(figures: dict[str, Any]) -> str:
+    """Return an evaluation in a line: how far the first level is from the target, and tau."""
+    first, decoding = figures["levels"][0], figures["decoding"]
+    words = f"step {figures['step']}: TV {first['total_variation']:.3f}, "
+    words += f"hit {first['topk']['hit_1']:.2f}"
+    if decoding:
+        mark = " (!)" if decoding["doubts"] else ""
+        words += f", tau {decoding['tau']:.2f} (jacobi {decoding['tau_jacobi']:.2f}), "
+        words += f"speed-up {decoding['speedup']:.2f}{mark}"
+    return words
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -83,7 +97,8 @@ class Evaluation:
         if figures:  # --eval_images 0 decodes nothing
             mark = " (!)" if figures.get("doubts") else ""
             reached = f": tau {figures['tau']:.2f}, speed-up {figures['speedup']:.2f}{mark} "
-            reached += f"with {figures['method']} on {plural(figures['images'], 'image')}"
+            reached += f"with {figures['method']} on {plural(figures['images'], 'image')} "
+            reached += f"(jacobi, which needs no drafter: tau {figures['tau_jacobi']:.2f})"
         flag = f"--drafter_path {shlex.quote(str(drafter))}"
         last = f"the drafter is in {drafter}{reached}; use it with {flag}"
         return "\n".join([*(f"(!) {text}" for text in figures.get("doubts", ())), last])
@@ -147,7 +162,7 @@ class Evaluation:
             warm_up(engine, jobs)
             return measure(engine, jobs)
 
-        plain, drafted = map(measured, (BASELINE, method))
+        plain, window, drafted = map(measured, (BASELINE, YARDSTICK, method))
         speedup = plain.seconds_per_image / drafted.seconds_per_image
         on_cpu = self.target.device.type == "cpu"
         doubts = exceeds_tau(speedup, drafted.tau), on_cpu and waited([drafted], [plain])
@@ -156,6 +171,7 @@ class Evaluation:
             "images": len(jobs),
             "method": self.settings.eval_method,
             "tau": drafted.tau,
+            "tau_jacobi": window.tau,
             "speedup": speedup,
             "doubts": list(filter(None, doubts)),
             "identical": sum(torch.equal(a.codes, b.codes) for a, b in pairs),

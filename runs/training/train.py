@@ -9,11 +9,13 @@
 
 import hashlib
 import shlex
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import fmean
+from threading import Event
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ from runs.made_of import made_of
 from runs.methods import sampling_distribution
 from runs.plan import Plan
 from runs.session import open_target
-from runs.training.evaluation import Evaluation, trained_settings
+from runs.training.evaluation import Evaluation, in_words, trained_settings
 from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.json_files import JsonLog
@@ -107,6 +109,17 @@ def _check_tokens(settings: TrainSettings, tokens: Tokens, target: dict[str, Any
             refuse("tokens", settings.tokens, allowed)
 
 
+@contextmanager
+def terminated() -> Iterator[Event]:
+    """Let SIGTERM, as schedulers send it, set an event instead of ending the process."""
+    event = Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Training:
     """One training, from its checkpoint to its last step."""
 
@@ -168,8 +181,18 @@ class Training:
         evaluated = self._resume()
         self.progress.done = trainer.step
         self.progress.begin()
+        if trainer.step:
+            self.progress.note(f"continuing at step {trainer.step} of {settings.steps}")
         if self._due() and not evaluated:  # by a command that ended before it was
             self._evaluate()
+        with terminated() as ended:
+            self._update(ended)
+        if self.processes.rank == 0:
+            print(self.evaluation.verdict())
+
+    def _update(self, ended: Event) -> None:
+        """Do the missing steps; ended: by SIGTERM, after which the checkpoint is written first."""
+        settings, trainer = self.settings, self.trainer
         while trainer.step < settings.steps:
             rate, started = trainer.rate, time.perf_counter()
             self.recent.append(trainer.update().cpu())
@@ -178,12 +201,13 @@ class Training:
             last = trainer.step == settings.steps
             if trainer.step % settings.log_every == 0 or last:
                 self._log(rate)
-            if trainer.step % settings.save_every == 0 or last:
+            stops = any(self.processes.gather(ended.is_set()))
+            if trainer.step % settings.save_every == 0 or last or stops:
                 self._save()
+            if stops:
+                raise KeyboardInterrupt
             if self._due():
                 self._evaluate()
-        if self.processes.rank == 0:
-            print(self.evaluation.verdict())
 
     def _due(self) -> bool:
         """Return whether an evaluation belongs after the last step made."""
@@ -263,7 +287,7 @@ class Training:
             drafter = shlex.quote(str(self.settings.folder / "drafter"))
             return f"To train on, use --start_from {drafter} and another --output_dir."
         less = "For less memory, --accumulate may differ. " if name == "batch_size" else ""
-        return f"{less}Or use another --output_dir."
+        return f"{less}To train with another --{name}, use another --output_dir."
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")
@@ -274,7 +298,7 @@ class Training:
                 export(self.trainer.head, self.config, folder, self.embedding, scale)
             figures = self.evaluation(folder, self.trainer.step)
             shown = {name: figures[name] for name in ("levels", "decoding")}
-            self.log.write(step=self.trainer.step, **shown)
+            self.log.write(in_words(figures), step=self.trainer.step, **shown)
         self.processes.wait()
         self.progress.say("")
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -39,6 +40,21 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
         (tmp_path / name / "drafter/model.safetensors").read_bytes() for name in ("part", "whole")
     )
     assert resumed == expected
+
+
+def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(
+    folders, tmp_path, monkeypatch, capsys
+) -> None:
+    whole = run(folders, tmp_path / "whole", steps=4)
+    training = open_training(folders, tmp_path / "part", steps=4)
+    update = training.trainer.update
+    ends = lambda: (update(), os.kill(os.getpid(), signal.SIGTERM))[0]  # noqa: E731
+    monkeypatch.setattr(training.trainer, "update", ends)
+    with pytest.raises(KeyboardInterrupt):
+        training.run()
+    capsys.readouterr()
+    assert run(folders, tmp_path / "part", steps=4) == whole
+    assert "continuing at step 1 of 4\n" in capsys.readouterr().err
 
 
 def test_the_log_counts_updates_over_their_own_time(folders, tmp_path, monkeypatch) -> None:

@@ -275,8 +275,14 @@ def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) 
     run(folders, out, steps=1, eval_images=1)
     drafter, path = out / "drafter", out / "evaluation.json"
     told = rf"the drafter is in {drafter}: tau \d\.\d\d, speed-up \d\.\d\d( \(!\))? with adt on "
-    told += rf"1 image; use it with --drafter_path '{drafter}'"
-    assert re.fullmatch(told, capsys.readouterr().out.splitlines()[-1])
+    told += r"1 image \(jacobi, which needs no drafter: tau \d\.\d\d\); use it with "
+    told += rf"--drafter_path '{drafter}'"
+    *_, line, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(told, last)
+    words = (
+        r"step 1: TV 0\.\d{3}, hit 0\.\d\d, tau \d\.\d\d \(jacobi \d\.\d\d\), speed-up \d\.\d\d.*"
+    )
+    assert re.fullmatch(words, line), "the raw figures are in the file"
     figures = json.loads(path.read_text())
     figures["decoding"] |= {"tau": 1.5, "speedup": 1.7, "doubts": ["it waited"]}
     path.write_text(json.dumps(figures))
