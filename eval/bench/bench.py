@@ -29,6 +29,7 @@ from support.output import remark
 from support.progress import Progress
 
 Row = dict[str, Any]
+_MEANS = ("mean_drafted_depth", "mean_depth", "mean_nodes", "target_forwards")
 
 
 def turns_of(jobs: Sequence[Job], batch: int, repeats: int) -> list[tuple[int, list[Job]]]:
@@ -130,7 +131,7 @@ class Bench:
             "batch_size": session.settings.batch_size,
             "temperature": session.settings.sampling.temperature,
             "tau": first.tau,
-            **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
+            **{name: first.mean(name) for name in _MEANS},
             "lossless": method.lossless,
             "seconds_per_image": seconds,
             "tokens_per_second": session.target.grid.tokens / seconds,

@@ -88,7 +88,7 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
 
         parts = settings.sweep.varied, settings.sweep.others
         varied, others = ([row for row in rows if row["cell"] in names] for names in parts)
-        draw_speed(varied, others, settings.sweep.axes, folder / "speed.png")
+        draw_speed(varied, others, settings.sweep.axes, folder / "speed")
     # Last, so that the figures of wrong images can be read.
     refuse_wrong(rows)
     if len(rows) < (len(groups[0]) if settings.sweep is None else len(groups)):
@@ -154,7 +154,10 @@ def _in_order(settings: BenchmarkSettings, rows: list[Row]) -> list[Row]:
 
 def _best(rows: Sequence[Row], folder: Path) -> Row:
     """Return the last line of a sweep; `best`: None if no lossless cell is faster for certain."""
-    files = [str(folder / name) for name in (FILE, "benchmark.json", "table.md", "speed.png")]
+    files = [
+        str(folder / name)
+        for name in (FILE, "benchmark.json", "table.md", "speed.png", "speed.pdf")
+    ]
     best = best_of(rows)
     cell, speedup = (best["cell"], best["speedup"]) if best else (None, None)
     return {"best": cell, "speedup": speedup, "files": files}

@@ -10,14 +10,27 @@ from matplotlib.figure import Figure
 from support.durable import new_file
 
 Row = Mapping[str, Any]
-LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
+LABELS = {"speedup": "speed-up over ar (95 %)", "tau": "tau"}
+# Swept numbers as the paper writes them, by flag.
+SYMBOLS = {
+    "adt_beta": r"$\beta$",
+    "adt_l_d": r"$l_d$",
+    "adt_l_k": r"$l_k$",
+    "adt_d_min": r"$d_{min}$",
+    "adt_d_max": r"$d_{max}$",
+    "adt_k_min": r"$k_{min}$",
+    "adt_k_max": r"$k_{max}$",
+    "nodes": "draft tokens",
+}
+_DEPTH = "mean_drafted_depth"
 
 
 def draw_speed(
     varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], output: Path
 ) -> None:
-    """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
+    """Draw speed above and tau below, a column per axis and one for the mean drafted depth.
 
+    output: a file without its ending, for .png and .pdf.
     varied: the cells whose parameters, `axes`, the sweep varies: a point each, and a line joins the
     best of each value, without doubtful ones. others: dashed lines, and squares in the last column.
     """
@@ -29,27 +42,34 @@ def draw_speed(
         heights = [row[figure_name] for row in varied]
         for panel, name in zip(panel_row, axes, strict=False):
             _points(panel, varied, name, figure_name)
-        panel_row[-1].plot([row["mean_nodes"] for row in varied], heights, "o", color="tab:orange")
+        panel_row[-1].plot([row[_DEPTH] for row in varied], heights, "o", color="tab:orange")
         for number, row in enumerate(others, 2):
             for panel in panel_row[:-1]:
                 panel.axhline(row[figure_name], ls="--", lw=1, color=f"C{number}")
             panel_row[-1].plot(
-                row["mean_nodes"], row[figure_name], "s", color=f"C{number}", label=row["cell"]
+                row[_DEPTH], row[figure_name], "s", color=f"C{number}", label=row["cell"]
             )
-    for panel, name in zip(panels[1], [*axes, "mean nodes"], strict=True):
-        panel.set_xlabel(name)
+    for panel, name in zip(panels[1], [*axes, "mean drafted depth"], strict=True):
+        panel.set_xlabel(SYMBOLS.get(name, name))
     if others:
         panels[0, -1].legend(fontsize=6)
     figure.tight_layout()
-    with new_file(output) as file:
-        figure.savefig(file, format="png", dpi=110)
+    for ending in ("png", "pdf"):
+        with new_file(output.with_suffix(f".{ending}")) as file:
+            figure.savefig(file, format=ending, dpi=220)
 
 
 def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:
     """Draw a figure by an axis' values, in the order of the file; a line joins the best of each."""
     order = list(dict.fromkeys(str(row[name]) for row in rows))
     places = [order.index(str(row[name])) for row in rows]
-    panel.plot(places, [row[figure] for row in rows], "o", alpha=0.35, color="tab:blue")
+    heights = [row[figure] for row in rows]
+    panel.plot(places, heights, "o", alpha=0.35, color="tab:blue")
+    if figure == "speedup":
+        ends = [(row["speedup_low"], row["speedup_high"]) for row in rows]
+        known = [(x, low, high) for x, (low, high) in zip(places, ends, strict=True) if low]
+        for place, low, high in known:
+            panel.vlines(place, low, high, alpha=0.35, color="tab:blue")
     sure = [(place, row) for place, row in zip(places, rows, strict=True) if not row["doubts"]]
     # relaxed cells only where no lossless one is sure
     joined = [pair for pair in sure if pair[1]["lossless"]] or sure

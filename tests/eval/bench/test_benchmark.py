@@ -182,6 +182,7 @@ def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, 
     assert path.with_name("table.md").read_text().splitlines() == shown[:-1]
     picture = Image.open(tmp_path / "out" / "speed.png").convert("RGB")
     assert len(picture.getcolors(2**24)) > 50
+    assert (tmp_path / "out" / "speed.pdf").read_bytes().startswith(b"%PDF")
     assert sweep("--cells=1-2") == 0 and len(measured) == 21, "all is there"
     assert sweep("--cells=1-2", "--seed=1") == 0 and len(measured) == 25, "other images"
     row = rows[3]
