@@ -67,10 +67,7 @@ class Command:
 
     def read(self, texts: Mapping[str, str]) -> tuple[Values, Values]:
         """Return what the recipes say, and what the command line says, by flag."""
-        recipe, given = read(self.known, texts)
-        if "config" not in texts:  # then the recipe is the model's own
-            tell_family(given.get("model", "tiny"), recipe, given)
-        return recipe, given
+        return read(self.known, texts)
 
     def values(self, texts: Mapping[str, str]) -> Values:
         """Return what the recipes and the command line say; the command line wins."""
@@ -108,6 +105,9 @@ class Command:
         texts = self.texts(words)
         dry = "dry_run" in texts and parse(self.flags["dry_run"], "dry_run", texts["dry_run"])
         settings = self.settings(texts)
+        recipe, given = self.read(texts)
+        if "config" not in texts:  # then the recipe is the model's own
+            tell_family(given.get("model", "tiny"), recipe, given)
         if dry and (plan := self.plan) is not None:
             return lambda: loaded("runs.plan:show")(loaded(plan)(settings))
         return lambda: loaded(self.work)(settings)

@@ -12,8 +12,8 @@ from runs.opening import engine_settings, lacks_drafter
 def page_settings(texts: Mapping[str, str]) -> PageSettings:
     """Return the settings of the command; a SettingsError also for missing folders.
 
-    Without --method the page begins with adt, or with jacobi where no drafter is. On a CPU, which
-    pays for every draft token, it begins with a small window.
+    Without --method the page begins with adt, or with jacobi where no drafter is. On a CPU, where
+    every draft token takes time, it begins with a small window.
     """
     values = COMMAND.values(texts)
     drafted = not lacks_drafter(values)

@@ -212,7 +212,7 @@ def test_an_image_is_completed_by_its_rows():
 
 def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path, monkeypatch):
     cpu = {"model_path": str(checkpoint), "device": "cpu"}
-    small = page_settings(cpu).engine.method  # a CPU pays for every draft token
+    small = page_settings(cpu).engine.method  # on a CPU every draft token takes time
     assert (small.method, small.window) == ("jacobi", 6)
     assert page_settings(cpu | {"nodes": "9"}).engine.method.method == "adt"
     monkeypatch.setattr("commands.demo._on_cpu", lambda device: False)
