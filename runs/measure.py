@@ -92,7 +92,10 @@ def inconclusive(images: Iterable[tuple[int, float, float]]) -> str | None:
 
 
 def measure(
-    engine: Engine, jobs: list[Job], clock: Callable[[], float] = time.process_time
+    engine: Engine,
+    jobs: list[Job],
+    clock: Callable[[], float] = time.process_time,
+    seen: Callable[[], None] = lambda: None,  # called after every round
 ) -> Measurement:
     """Decode all jobs once; the images come back in the order of the jobs."""
     started, began, ends = clock(), time.perf_counter(), list[float]()
@@ -100,6 +103,7 @@ def measure(
     for step in engine.generate(jobs):
         images |= {image.job: image for image in step.finished}
         ends += [time.perf_counter() - began] * len(step.finished)
+        seen()
     watch, spent = engine.watch, clock() - started
     parts = dict(watch.seconds), dict(watch.calls), (spent,), (ends[0],)
     return Measurement([images[job] for job in jobs], *parts)

@@ -108,7 +108,7 @@ class Progress:
                 rate = 3600 * new / seconds
                 parts.append(f"{rate:{',.0f' if rate >= 10 else '.1f'}} {self.unit}s/h")
             if (left := self._left()) is not None:
-                parts.append(f"{duration(left)} left")
+                parts.append(f"{duration(left)} left" if left >= 1 else "finishing")
         return ", ".join([*parts, *filter(None, [self.words])])
 
     def _left(self) -> float | None:

@@ -6,6 +6,7 @@ plain decoding (`ar`) on measurements next to each other. Times are medians over
 `eval/bench/speedup.py` says what a speed-up is. Turning codes into pixels is not counted.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -68,11 +69,11 @@ class Bench:
             self.replayed += sum(image.seconds for one in found.values() for image in one.images)
             return found
         turn: Turn = {}
-        for method in order:
+        for number, method in enumerate(order, 1):
             if turn and late():
                 break
-            self.progress.say(f"now {words_of(method)}")
-            if (one := self._measure(method, jobs)) is not None:
+            words = f"{words_of(method)}, {number} of {len(order)}"
+            if (one := self._measure(method, jobs, words)) is not None:
                 turn[method] = one
             self.progress.update(len(jobs))
         if BASELINE in turn:  # without it there is nothing to compare with
@@ -83,20 +84,37 @@ class Bench:
         """Close the engines of all other methods, since each has a cache of its own."""
         self.engines = {method: e for method, e in self.engines.items() if method in methods}
 
-    def _measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement | None:
-        """Return a measurement; None where memory is too small for the method."""
+    def _measure(self, method: MethodSettings, jobs: list[Job], words: str) -> Measurement | None:
+        """Return a measurement; None where memory is too small for the method.
+
+        words: what the progress calls it.
+        """
         try:
             if method not in self.engines:
+                self.progress.say(f"warming up {words}")
                 engine = self.session.open_engine(method)
                 self.warm(engine)
                 self.engines[method] = engine
-            return measure(self.engines[method], jobs)
+            self.progress.say(f"now {words}")
+            return measure(self.engines[method], jobs, seen=self._rounds_per_second(words))
         except torch.OutOfMemoryError:
             if method == BASELINE:
                 raise
         remark(f"{words_of(method)}: does not fit into memory, so not measured")
         self.engines.pop(method, None)
         return None
+
+    def _rounds_per_second(self, words: str) -> Callable[[], None]:
+        """Return what is called after every round, so that the progress says how fast they are."""
+        started, rounds = time.perf_counter(), 0
+
+        def seen() -> None:
+            nonlocal rounds
+            rounds += 1
+            speed = rounds / max(time.perf_counter() - started, 1e-9)
+            self.progress.words = f"now {words}, {speed:.1f} rounds/s"
+
+        return seen
 
     def rows(
         self,

@@ -39,7 +39,7 @@ def test_a_log_has_a_line_at_once_and_others_while_nothing_happens(fast_log, cap
         for step in FakeEngine().generate(Job(str(n), "p", n) for n in range(2)):
             shown.show(step)
         line = wait_for(capsys, "3/5")[-1]
-    rates = r"[\d,]+ images/h, \d+ s left, [\d.]+ tokens/s"
+    rates = r"[\d,]+ images/h, (\d+ s left|finishing), [\d.]+ tokens/s"
     assert re.fullmatch(rf"3/5 images, {rates}, tau 4\.00", line)
     capsys.readouterr()
     time.sleep(0.05)

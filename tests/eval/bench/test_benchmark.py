@@ -3,6 +3,7 @@ measured once, whatever interrupts, and table and pictures show it.
 """
 
 import json
+import re
 import shutil
 from contextlib import redirect_stdout
 from functools import partial
@@ -144,11 +145,11 @@ def measured(monkeypatch) -> list[MethodSettings]:
     """The methods that were measured, one by one; after `limit` of them comes a Ctrl-C."""
     measure, seen = Bench._measure, Counted()
 
-    def counted(bench, method, jobs):
+    def counted(bench, method, *given):
         if len(seen) == seen.limit:
             raise KeyboardInterrupt
         seen.append(method)
-        return measure(bench, method, jobs)
+        return measure(bench, method, *given)
 
     monkeypatch.setattr(Bench, "_measure", counted)
     return seen
@@ -160,6 +161,13 @@ class Counted(list):
 
 def lines(folder: Path) -> list[dict]:
     return read_lines(folder / "out" / "measurements.jsonl")
+
+
+def test_the_progress_says_which_method_runs_and_how_fast() -> None:
+    progress = SimpleNamespace(words="")
+    seen = Bench(None, None, progress, None)._rounds_per_second("adt, 2 of 3")
+    seen()
+    assert re.fullmatch(r"now adt, 2 of 3, [0-9.]+ rounds/s", progress.words)
 
 
 def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, capsys) -> None:
