@@ -1,6 +1,7 @@
 """How good a drafter in training is: its drafts of held-out images by level, and its speed-up."""
 
 import shlex
+import shutil
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -38,11 +39,15 @@ from support.progress import plural
 YARDSTICK = MethodSettings("jacobi")  # what a drafter has to beat
 
 
+def distance(figures: dict[str, Any]) -> float:
+    """Return the total variation between drafter and target at the first level."""
+    return figures["levels"][0]["total_variation"]
+
+
 def in_words(figures: dict[str, Any]) -> str:
     """Return an evaluation in a line: how far the first level is from the target, and tau."""
-    first, decoding = figures["levels"][0], figures["decoding"]
-    words = f"step {figures['step']}: TV {first['total_variation']:.3f}, "
-    words += f"hit {first['topk']['hit_1']:.2f}"
+    decoding, hit = figures["decoding"], figures["levels"][0]["topk"]["hit_1"]
+    words = f"step {figures['step']}: TV {distance(figures):.3f}, hit {hit:.2f}"
     if decoding:
         mark = " (!)" if decoding["doubts"] else ""
         words += f", tau {decoding['tau']:.2f} (jacobi {decoding['tau_jacobi']:.2f}), "
@@ -69,7 +74,16 @@ class Evaluation:
         with printed_unless_saved(figures):
             figures["decoding"] = self.decoding(folder, head)
             replace_file(self.path, encode_json(figures))
+        self._keep_best(folder, figures)
         return figures
+
+    def _keep_best(self, folder: Path, figures: dict[str, Any]) -> None:
+        """Copy a drafter whose first level is nearer to the target than that of any before."""
+        path = self.best / "evaluation.json"
+        if path.exists() and distance(read_object(path)) <= distance(figures):
+            return
+        shutil.copytree(folder, self.best / "drafter", dirs_exist_ok=True)
+        replace_file(path, encode_json(figures))
 
     def done(self, step: int) -> bool:
         """Return whether a drafter of this step or later is there, measured with these flags."""
@@ -101,11 +115,26 @@ class Evaluation:
             reached += f"(jacobi, which needs no drafter: tau {figures['tau_jacobi']:.2f})"
         flag = f"--drafter_path {shlex.quote(str(drafter))}"
         last = f"the drafter is in {drafter}{reached}; use it with {flag}"
-        return "\n".join([*(f"(!) {text}" for text in figures.get("doubts", ())), last])
+        lines = [f"(!) {text}" for text in figures.get("doubts", ())]
+        best = self.best / "evaluation.json"
+        step = read_object(best)["step"] if best.exists() else None
+        if step not in (None, read_object(self.path)["step"]):
+            lines.append(f"nearer to the target was the drafter of step {step}, in {self.best}")
+        return "\n".join([*lines, last])
 
     @property
     def path(self) -> Path:
         return self.settings.folder / "evaluation.json"
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best drafter so far, and of its figures."""
+        return self.settings.folder / "best"
+
+    def forget(self) -> None:
+        """Remove the figures and the best drafter of a training whose checkpoint was deleted."""
+        self.path.unlink(missing_ok=True)
+        shutil.rmtree(self.best, ignore_errors=True)
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@
 <output_dir>/drafter/          the drafter in the public layout, as
                                --drafter_path reads it
 <output_dir>/evaluation.json   its figures
+<output_dir>/best/             the best drafter so far, and its figures
 """
 
 import hashlib
@@ -253,7 +254,7 @@ class Training:
         self.processes.agree("output_dir", self.settings.output_dir, seen)
         if self.processes.rank == 0:
             if state is None:  # the figures are of a training whose checkpoint was deleted
-                self.evaluation.path.unlink(missing_ok=True)
+                self.evaluation.forget()
             self.log.keep(self.trainer.step)
         return evaluated
 

@@ -270,6 +270,25 @@ def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
     torch.testing.assert_close(parts, expected, rtol=0.05, atol=0.01)
 
 
+def test_the_best_drafter_is_kept(folders, tmp_path, capsys) -> None:
+    run(folders, tmp_path, steps=2)
+    path, weights = tmp_path / "best" / "evaluation.json", "drafter/model.safetensors"
+    first = (tmp_path / weights).read_bytes()
+    assert (tmp_path / "best" / weights).read_bytes() == first
+    figures = json.loads(path.read_text())
+    figures["levels"][0]["total_variation"] = 0.0  # none comes nearer
+    path.write_text(json.dumps(figures | {"step": 1}))
+    (tmp_path / "evaluation.json").unlink()
+    capsys.readouterr()
+    run(folders, tmp_path, steps=2)
+    assert json.loads(path.read_text()) == figures | {"step": 1}
+    said = f"nearer to the target was the drafter of step 1, in {tmp_path / 'best'}"
+    assert said in capsys.readouterr().out
+    (tmp_path / "checkpoint" / "state.pt").unlink()
+    run(folders, tmp_path, steps=2, lr=1e-2)
+    assert json.loads(path.read_text())["step"] == 2, "of the new training"
+
+
 def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) -> None:
     out = tmp_path / "my run"
     run(folders, out, steps=1, eval_images=1)
