@@ -208,7 +208,7 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
     if scale > _ENLARGED:
         raise Fault(f"image too small: {pixels}, enlarged {scale:.1f} times")
     if (kept := prod(size) / (prod(image.size) * scale**2)) < _KEPT:
-        raise Fault(f"image too long: of {pixels} the cut leaves {kept:.0%}")
+        raise Fault(f"image too narrow: cropping keeps only {kept:.0%} of its {pixels}")
     return image
 
 

@@ -119,7 +119,7 @@ def _progress(
     done, count = total - missing, folder.processes.count
     words = f"generating {plural(missing, 'image')} with {settings.engine.method.method}"
     words += f" ({settings.engine.model}) into {folder.path}/img"
-    words += f"; {done} of {total} are there already" if done else ""
+    words += f"; {done} of {total} already exist" if done else ""
     words += f"; counted here: the {share} of the first of {count} processes" if count > 1 else ""
     done = done if count == 1 else 0
     return DecodingProgress(words, done + share, done, shown=folder.processes.rank == 0)
@@ -190,7 +190,7 @@ def _summary(
     count, new = len(records), len(missing)
     # records that other programs changed may lack a figure
     whole = [record for record in records if record_fault(record) is None]
-    text = f"{count} images in {folder.path}/img ({new} new): tau {tau(whole):.2f}"
+    text = f"{plural(count, 'image')} in {folder.path}/img ({new} new): tau {tau(whole):.2f}"
     tokens = sum(folder.records[item.id]["tokens"] for item in missing)
     return text + (f", {tokens / seconds:.1f} tokens/s" if seconds else "")
 

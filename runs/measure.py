@@ -165,6 +165,6 @@ def waiting(share: float) -> str | None:
     if share >= BUSY:
         return None
     return (
-        f"the process ran for only {share:.0%} of the time, where an idle machine gives at least "
-        f"{BUSY:.0%}: it waited for other work, or was stopped; {AGAIN}"
+        f"the process had the CPU for only {share:.0%} of the time (at least {BUSY:.0%} on an idle "
+        f"machine): other programs were running, or it was stopped; {AGAIN}"
     )

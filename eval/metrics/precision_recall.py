@@ -59,7 +59,9 @@ class PrecisionRecall(Metric):
         assert reference is not None, "entries of such metrics have needs_reference"
         few = min(len(images), len(reference))
         if few <= K:
-            raise Unavailable(f"{few} images on one side; the {K} nearest need more than {K}")
+            raise Unavailable(
+                f"one of the two sets has only {few} images; k = {K} needs at least {K + 1}"
+            )
         rows, theirs = (self.network.features(self.store, s) for s in (images, reference))
         precision = share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows)))
         recall = {"value": float(covered(theirs, rows, radii(rows)).mean())}

@@ -104,7 +104,7 @@ def _remarks(
 def _capped(remarks: Sequence[str]) -> list[str]:
     """Return the first remarks of a kind, and how many more there are."""
     more = len(remarks) - _SHOWN
-    rest = [f"{more} more like the last; evaluation.json has them"] if more > 0 else []
+    rest = [f"{more} more of this kind; evaluation.json has them"] if more > 0 else []
     return [*remarks[:_SHOWN], *rest]
 
 

@@ -75,7 +75,7 @@ def slow(when: Callable[[str, int, int], bool], factor: float) -> Machine:
 
 
 SLOW_AR = ["a speed-up of 2.37 exceeds tau 2.00", "wall time gives a speed-up of 2.37"]
-SLOW_AR += ["the process ran for only 67% of the time"]
+SLOW_AR += ["the process had the CPU for only 67% of the time"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,12 @@ SLOW_AR += ["the process ran for only 67% of the time"]
     [
         (Machine(), True, AR / ADT, []),
         (slow(lambda method, *_: method == "ar", 1.5), True, 1.5 * AR / ADT, SLOW_AR),
-        (slow(lambda *_: True, 1.6), True, AR / ADT, ["the process ran for only 62% of the time"]),
+        (
+            slow(lambda *_: True, 1.6),
+            True,
+            AR / ADT,
+            ["the process had the CPU for only 62% of the time"],
+        ),
         (slow(lambda *_: True, 1.6), False, AR / ADT, []),  # CPU time says nothing of a GPU
     ],
     ids=["idle", "load during ar", "load all the time", "gpu"],
@@ -104,7 +109,7 @@ def test_a_load_spike_in_one_measurement_marks_the_row_and_does_not_move_it(imag
     calm, row = Machine().row(jobs=JOBS[:images]), spike.row(jobs=JOBS[:images])
     text, waited = row["doubts"]
     assert text.startswith("its repeats give speed-ups from 1.")
-    assert waited.startswith("the process ran for only ")
+    assert waited.startswith("the process had the CPU for only ")
     for speedup in (calm["speedup"], row["speedup"]):
         assert row["speedup_low"] <= speedup <= row["speedup_high"]
     assert row["speedup"] == pytest.approx(calm["speedup"], rel=0.02)

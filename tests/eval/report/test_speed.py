@@ -189,8 +189,8 @@ def test_time_that_was_not_decoding_marks_a_speed_up(make, plain, spent, gpu, sh
     run = make("adt", {"method": "adt"}, target_forwards=86, cpu_seconds=spent)
     run = replace(run, manifest=run.manifest | {"hardware": {"device": "cpu", "gpu": gpu}})
     row = row_of(run, plain)
-    said = [text for text in row.warnings if "the process ran for only" in text]
-    assert [text.startswith(f"adt: the process ran for only {share}") for text in said] == (
+    said = [text for text in row.warnings if "the process had the CPU for only" in text]
+    assert [text.startswith(f"adt: the process had the CPU for only {share}") for text in said] == (
         [True] if share else []
     )
     assert cells_of(row)["speed-up"].endswith(" (!)") is bool(share)
