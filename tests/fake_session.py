@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,8 +55,8 @@ class FakeEngine:
     rounds: int = 0
     drawn: list[str] = field(default_factory=list)
 
-    def generate(self, jobs: Iterable[Job]) -> Iterator[Any]:
-        queue, active = iter(jobs), {}
+    def generate(self, jobs: Iterable[Job], joining: Iterable[Job | None] = ()) -> Iterator[Any]:
+        queue, active = chain(jobs, joining), {}
         while True:
             while len(active) < 2 and (job := next(queue, None)) is not None:
                 self.drawn.append(job.id)
