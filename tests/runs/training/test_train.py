@@ -296,12 +296,12 @@ def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) 
     told = rf"the drafter is in {drafter}: tau \d\.\d\d, speed-up \d\.\d\d( \(!\))? with adt on "
     told += r"1 image \(jacobi, which needs no drafter: tau \d\.\d\d\); use it with "
     told += rf"--drafter_path '{drafter}'"
-    *_, line, last = capsys.readouterr().out.splitlines()
+    *lines, last = capsys.readouterr().out.splitlines()  # with doubts on a busy machine
     assert re.fullmatch(told, last)
     words = (
         r"step 1: TV 0\.\d{3}, hit 0\.\d\d, tau \d\.\d\d \(jacobi \d\.\d\d\), speed-up \d\.\d\d.*"
     )
-    assert re.fullmatch(words, line), "the raw figures are in the file"
+    assert any(re.fullmatch(words, line) for line in lines), "the raw figures are in the file"
     figures = json.loads(path.read_text())
     figures["decoding"] |= {"tau": 1.5, "speedup": 1.7, "doubts": ["it waited"]}
     path.write_text(json.dumps(figures))
