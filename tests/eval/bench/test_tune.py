@@ -427,6 +427,10 @@ def test_default_batch_sizes_fit_into_memory(monkeypatch) -> None:
         monkeypatch.setattr(module, "memory_bytes", lambda _, m=memory: m)
         assert module.sizes_of(settings) == sizes
     assert module.sizes_of(tune_settings({"device": "cpu", "batch_sizes": "9,3"})) == (3, 9)
+    words = {"quantize": "int4", "dtype": "bf16", "methods": "jacobi:window=7"}
+    assert module.sizes_of(tune_settings(words)) == (1,)
+    with pytest.raises(SettingsError, match="quantize"):
+        tune_settings(words | {"batch_sizes": "1,2"})
 
 
 def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypatch, capsys) -> None:
