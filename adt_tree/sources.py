@@ -181,7 +181,7 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
         return {"model": name} | recipe
     if name.endswith((".yaml", ".yml")):
         recipe = read_recipe(name, _RECIPES)
-        return family_recipe(given.get("model", recipe.get("model", "tiny"))) | recipe
+        return family_recipe((recipe | given).get("model", "tiny")) | recipe
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         expected = f"a folder, owner/name on the hub, a recipe's .yaml file, {one_of(TARGETS)}"
         raise mismatch("from_pretrained", repr(name), expected, near_names(name, TARGETS))

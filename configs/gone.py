@@ -47,9 +47,9 @@ def translated(words: Sequence[str]) -> str | None:
     name = ""
     for word in words:
         if word.startswith("--"):
-            name, equals, text = word[2:].partition("=")
+            name, equals, given_text = word[2:].partition("=")
             name = name.replace("-", "_")
-            given[name] = text if equals else None
+            given[name] = given_text if equals else None
         elif name:
             given[name] = word if given[name] is None else f"{given[name]} {word}"
     if given.keys().isdisjoint(GONE_FLAGS):
