@@ -88,7 +88,7 @@ class ImageCost:
     """What an image took."""
 
     mean_drafted_depth: float
-    mean_depth: float  # of the verified trees
+    mean_verified_depth: float  # of the verified trees
     mean_nodes: float
     # the image's share of its batch's rounds, and its own prefill; the VQ decoder is not in it
     seconds: float
@@ -185,7 +185,7 @@ class ImageState:
             target_forwards=self.rounds + 1,
             tau=(self.decided - 1) / rounds,
             mean_drafted_depth=self.drafted_levels / rounds,
-            mean_depth=self.verified_levels / rounds,
+            mean_verified_depth=self.verified_levels / rounds,
             mean_nodes=self.nodes / rounds,
             seconds=self.seconds + self.seconds_prefill,
             seconds_prefill=self.seconds_prefill,

@@ -32,7 +32,7 @@ _MEASURES = (
     "target_forwards",
     "tau",
     "mean_drafted_depth",
-    "mean_depth",
+    "mean_verified_depth",
     "mean_nodes",
     "seconds",
     "seconds_prefill",

@@ -62,7 +62,7 @@ _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "image_sha256": str,
 _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
 _LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
 _POSITIVE = ("tokens", "target_forwards", "seconds")
-_FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
+_FIGURES = (*_POSITIVE, "tau", "mean_drafted_depth", "mean_verified_depth", "mean_nodes")
 _IMAGE = r"[A-Za-z0-9][A-Za-z0-9.-]*_[0-9]+\.png"
 _NUMBERED_IMAGE = r"([0-9]{5}|[1-9][0-9]{5,6})_[0-9]{1,5}\.png"  # a camera's have a date
 # The id in a line of a file, which may be damaged elsewhere.

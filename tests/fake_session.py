@@ -19,7 +19,7 @@ from support.json_files import read_lines
 
 TOKENS, PER_ROUND = 16, 4
 MEASURES = {"target_forwards": 5, "tau": 4.0, "mean_nodes": 12.0}
-MEASURES |= {"mean_drafted_depth": 6.0, "mean_depth": 5.0}
+MEASURES |= {"mean_drafted_depth": 6.0, "mean_verified_depth": 5.0}
 MEASURES |= {"seconds": 0.5, "seconds_prefill": 0.1, "seconds_draft": 0.2, "seconds_verify": 0.2}
 ROUND = {
     "drafted_depth": 6,

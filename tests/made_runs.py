@@ -76,14 +76,15 @@ def rounds_of(accepted: Sequence[int]) -> list[dict]:
     """Return the rounds of a trace that accept so many draft tokens."""
     starts = np.cumsum([1, *(count + 1 for count in accepted)]).tolist()
     return [
-        {"round": i, "position": starts[i], "accepted": a, "depth": 2, "top1": [0.5] * (a + 1)}
+        {"round": i, "position": starts[i], "accepted": a, "top1": [0.5] * (a + 1)}
         for i, a in enumerate(accepted)
     ]
 
 
 def made_record(name: str, prompt: str, **values: object) -> dict:
     figures = {"tokens": 256, "target_forwards": 256, "seconds": 2.0}
-    figures |= {"tau": 1.0, "mean_depth": 0.0, "mean_nodes": 0.0}
+    names = ("mean_drafted_depth", "mean_verified_depth", "mean_nodes")
+    figures |= {"tau": 1.0} | dict.fromkeys(names, 0.0)
     return {"id": name, "prompt": prompt, "method": "ar", "lossless": True} | figures | values
 
 

@@ -25,19 +25,23 @@ class Exact:
     reads_distributions = False
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: NodeNoise) -> Verdict:
-        choices = choose(log_p, noise.target())  # (images, 1 + nodes)
-        if tree.nodes == 0:
-            root = torch.zeros_like(choices)
-            return Verdict(root[:, 0], root, choices)
-        right = (tree.tokens == choices.gather(1, tree.parents)) & tree.present
-        if tree.chain:
-            # in a chain a node's index is its depth, so the depths are the path
-            return Verdict(right[:, 1:].cumprod(1).sum(1), tree.depths, choices)
-        missed = ~right
-        missed[:, 0] = False  # the root is decided already
-        reached = ~(tree.visible & missed[:, None, :]).any(-1)  # so are all its ancestors
-        # a token has one right child at most, so the deepest right node ends the only right path
-        accepted, last = (tree.depths * reached).max(1)
-        on_path = tree.path_to(last[:, None])
-        path = on_path.int().argsort(dim=1, descending=True, stable=True)  # then other nodes
-        return Verdict(accepted, path, choices.gather(1, path))
+        return follow(tree, choose(log_p, noise.target()))
+
+
+def follow(tree: DraftTree, choices: Tensor) -> Verdict:
+    """Return the verdict of the target's choices (images, 1 + nodes) after root and nodes."""
+    if tree.nodes == 0:
+        root = torch.zeros_like(choices)
+        return Verdict(root[:, 0], root, choices)
+    right = (tree.tokens == choices.gather(1, tree.parents)) & tree.present
+    if tree.chain:
+        # in a chain a node's index is its depth, so the depths are the path
+        return Verdict(right[:, 1:].cumprod(1).sum(1), tree.depths, choices)
+    missed = ~right
+    missed[:, 0] = False  # the root is decided already
+    reached = ~(tree.visible & missed[:, None, :]).any(-1)  # so are all its ancestors
+    # a token has one right child at most, so the deepest right node ends the only right path
+    accepted, last = (tree.depths * reached).max(1)
+    on_path = tree.path_to(last[:, None])
+    path = on_path.int().argsort(dim=1, descending=True, stable=True)  # then other nodes
+    return Verdict(accepted, path, choices.gather(1, path))

@@ -30,7 +30,7 @@ from support.output import remark
 from support.progress import Progress
 
 Row = dict[str, Any]
-_MEANS = ("mean_drafted_depth", "mean_depth", "mean_nodes", "target_forwards")
+_MEANS = ("mean_drafted_depth", "mean_verified_depth", "mean_nodes", "target_forwards")
 
 
 def turns_of(jobs: Sequence[Job], batch: int, repeats: int) -> list[tuple[int, list[Job]]]:

@@ -32,15 +32,15 @@ class PublishedCell:
 
     speedup: float  # over its own plain decoding
     tau: float | None = None  # tokens per round
-    mean_depth: float | None = None  # of the draft trees, in tokens
+    drafted_depth: float | None = None  # levels
     clip: float | None = None  # CLIP score
 
 
 # (model, prompts, temperature, method, rule) -> figures
 PUBLISHED = {
     ("anole", "MSCOCO2017Val", 0.0, "ar", "exact"): PublishedCell(1.00, 1.0, clip=0.3086),
-    ("anole", "MSCOCO2017Val", 0.0, "eagle2", "exact"): PublishedCell(1.62, mean_depth=5),
-    ("anole", "MSCOCO2017Val", 0.0, "eagle2", "lantern"): PublishedCell(3.03, mean_depth=5),
+    ("anole", "MSCOCO2017Val", 0.0, "eagle2", "exact"): PublishedCell(1.62, drafted_depth=5),
+    ("anole", "MSCOCO2017Val", 0.0, "eagle2", "lantern"): PublishedCell(3.03, drafted_depth=5),
     ("anole", "MSCOCO2017Val", 0.0, "adt", "exact"): PublishedCell(2.21, 3.40, 3.86, 0.3081),
     ("anole", "MSCOCO2017Val", 0.0, "adt", "lantern"): PublishedCell(3.13, 4.86, 5.15),
     ("anole", "PartiPrompts", 0.0, "adt", "lantern"): PublishedCell(3.05, 3.97, 4.31),
@@ -155,7 +155,8 @@ class SpeedRow:
     same_tokens: bool  # whether they must be the images of plain decoding
     images: int
     tau: float  # mean tokens per verification round, the prefill's token not counted
-    mean_depth: float
+    drafted_depth: float  # levels that a round drafts
+    verified_depth: float  # of its tree after pruning
     mean_nodes: float
     forwards: float  # per image
     seconds: float  # per image, without the VQ decoder
@@ -188,7 +189,8 @@ def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
         same_tokens=run.same_tokens,
         images=len(records),
         tau=tau(records),
-        mean_depth=mean("mean_depth"),
+        drafted_depth=mean("mean_drafted_depth"),
+        verified_depth=mean("mean_verified_depth"),
         mean_nodes=mean("mean_nodes"),
         forwards=mean("target_forwards"),
         seconds=mean("seconds"),

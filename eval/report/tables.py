@@ -36,7 +36,8 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
         "speed-up": (row.speedup.words() if row.speedup else NONE)
         + _mark(row.doubtful or row.spoilt),
         "tau": _hundredths(row.tau),
-        "mean depth": _hundredths(row.mean_depth),
+        "drafted depth": _hundredths(row.drafted_depth),
+        "verified depth": _hundredths(row.verified_depth),
         "forward passes": number(row.forwards),
         "times fewer": _hundredths(row.compression),
         "same images": same
@@ -46,7 +47,7 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
 
 
 def _paper_cells(row: SpeedRow) -> dict[str, str]:
-    figures = {"speed-up": "speedup", "tau": "tau", "mean depth": "mean_depth"}
+    figures = {"speed-up": "speedup", "tau": "tau", "drafted depth": "drafted_depth"}
     return {
         f"paper's {name}": _hundredths(getattr(row.paper, field, None))
         for name, field in figures.items()

@@ -6,7 +6,7 @@ and its image; what is counted of its tensors is scaled up.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
@@ -16,7 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from configs.methods import MethodSettings
+from decoding.graphs import Launch
 from decoding.images import Job
+from decoding.round import RoundShape
 from models.base import TransformerSpec
 from models.transformer import BY_TORCH, Block, BlockOps
 from runs.session import Session
@@ -67,13 +69,26 @@ class Network(NamedTuple):
         return size * self.scale if size in self.widths else size
 
 
+class _Masked(Launch):
+    """Launches rounds whose trees are smaller than the round's sizes."""
+
+    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
+        return replace(shape, uniform=False)
+
+
 def count_rounds(
-    session: Session, scale: int, method: MethodSettings, images: int, compiles: bool = False
+    session: Session,
+    scale: int,
+    method: MethodSettings,
+    images: int,
+    compiles: bool = False,
+    masked: bool = False,
 ) -> list[Work]:
     """Return the work of one round, the mean of some at the start of an image.
 
     Attention is counted as in the middle of an image, which has half of its tokens in the cache.
     compiles: as with --compile inductor; what it compiles is not compiled here, but counted so.
+    masked: as if trees were smaller than the method says, and padded.
     """
     target, *drafter = _networks(session)
     # by identity; later entries win, since a drafter may share the target's head
@@ -83,7 +98,9 @@ def count_rounds(
     network = Network(scale, session.target.spec)
     counter = _Counter(network, session.target.grid.tokens // 2, kinds)
     jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
-    steps = session.open_engine(method, images=images).generate(jobs)
+    engine = session.open_engine(method, images=images)
+    engine.runner = _Masked() if masked else engine.runner
+    steps = engine.generate(jobs)
     for _ in islice(steps, WARM):
         pass
     blocks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Block)]

@@ -4,13 +4,14 @@
 
 It counts what rounds launch, read and compute (scripts.gpu.count) and prices that. The prices are
 fitted to an H200's rounds of 2026-11-27 (docs/gpu.md); other cards' follow their data sheets.
-`--measured` shows what scripts.gpu.rounds measured next to a prediction.
+`--measured` shows what scripts.gpu.rounds measured next to a prediction. `--trace RUN,RUN2` prices
+every round of finished runs by its own trees.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +30,7 @@ from runs.session import Session, open_session
 from scripts.gpu.count import KINDS, WIDE_KERNELS, Work, count_rounds, total_bytes
 from scripts.gpu.rounds import METHODS, held
 from scripts.gpu.tokens import short
+from scripts.gpu.traces import Replayed, TracedRun, read_trace
 from scripts.tools.random_checkpoint import IDS, public_config, write_checkpoint
 from support.json_files import read_lines, read_object
 from support.script import run_script
@@ -41,6 +43,9 @@ REACHED, CACHE_REACHED, COMPUTED = 0.78, 0.4, 0.6
 # of a graph.
 HOST_MS, GAP_US = 0.15, 0.5
 RULE_MS = 0.6  # a rule that walks on the host: a copy of the distributions there, and the walk
+# Levels of the two rounds that are counted of each kind of trace: the others are on their line.
+SHALLOW, DEEP = 2, 8
+PLAIN = Replayed(MethodSettings("ar"), masked=False, depth=0)
 ERROR = 0.3  # of every price, in either direction
 
 
@@ -147,6 +152,7 @@ def predict(  # noqa: PLR0913 (flags)
     images: int = 1,
     quantize: str | None = None,
     measured: str | None = None,
+    trace: str | None = None,
 ) -> None:
     """Print predicted milliseconds per round, where they go, and speed-ups.
 
@@ -160,20 +166,27 @@ def predict(  # noqa: PLR0913 (flags)
         images: decoded at once.
         quantize: fp8, or nothing.
         measured: measurements.jsonl of scripts.gpu.rounds, whose figures are shown as well.
+        trace: folders of `generate_images --trace` with adt or eagle2, by commas.
     """
     gpus = _gpus(gpu)
     if quantize not in (None, "fp8") or (quantize and not all(card.fp8 for card in gpus)):
         cards = ", ".join(name for name, card in GPUS.items() if card.fp8)
         refuse("quantize", quantize, f"fp8, with the cards {cards}")
+    runs = [] if trace is None else [read_trace(run) for run in trace.split(",")]
     table = _listed(methods) if tau is None else _tabled(Path(tau))
+    given = f"{model_path or model} in {quantize or 'bf16'}, {images} at once, guidance"
     with TemporaryDirectory() as folder:
-        session, scale = _open(model, model_path, Path(folder))
+        session, scale = open_narrow(model, model_path, Path(folder))
+        print(f"Predicted, not measured: {given}.")
         counted = partial(count_rounds, session, scale, images=images)
         count = in_fp8(counted) if quantize else counted
+        if runs:
+            price = round_prices(count)
+            traced = Table.of([_traced_cells(run, gpus, price, images) for run in runs])
+            print(f"\n{traced.markdown()}\n{_assumptions(gpus, trace)}")
+            return
         rows = [Row(*entry, count(entry[1]), count(entry[1], compiles=True)) for entry in table]
     gigabytes = total_bytes(session, scale) / 1e9
-    given = f"{model_path or model} in {quantize or 'bf16'}, {images} at once, guidance"
-    print(f"Predicted, not measured: {given}.")
     for prices in gpus:
         print(f"\n{prices.name}:\n")
         times = _measured(measured, images)
@@ -198,6 +211,49 @@ def in_fp8(counted: Callable[..., list[Work]]) -> Callable[..., list[Work]]:
         return [one for one in work if one.kind != "weights"] + halves + scaling
 
     return count
+
+
+Pricing = Callable[[Replayed, Prices], float]  # milliseconds of a round
+
+
+def round_prices(count: Callable[..., list[Work]]) -> Pricing:
+    """Return what a round takes; each kind is counted at two depths only.
+
+    count: of a method, `masked` or not, as `count_rounds`.
+    """
+
+    @cache
+    def counted(method: MethodSettings, masked: bool) -> Row:
+        return Row("", method, None, count(method, masked=masked), [])
+
+    def price(of: Replayed, gpu: Prices) -> float:
+        if not of.depth:
+            return counted(MethodSettings("ar"), False).round_ms(gpu)
+        low, high = (
+            counted(replace(of.method, depth=depth), of.masked).round_ms(gpu)
+            for depth in (SHALLOW, DEEP)
+        )
+        return low + (high - low) * (of.depth - SHALLOW) / (DEEP - SHALLOW)
+
+    return price
+
+
+def _traced_cells(
+    run: TracedRun, gpus: Sequence[Prices], price: Pricing, images: int
+) -> dict[str, str]:
+    """Return the cells of a run whose rounds are priced one by one."""
+    cells = {"run": run.name} | run.cells()
+    rounds, plain = run.rounds(images), run.plain_rounds(images)
+    for gpu in gpus:
+        time = total_ms(rounds, gpu, price)
+        cells[f"{gpu.name}: ms"] = f"{time / rounds.total():.2f}"
+        cells[f"{gpu.name}: speed-up"] = f"{plain * price(PLAIN, gpu) / time:.2f}"
+    return cells
+
+
+def total_ms(rounds: Mapping[Replayed, int], gpu: Prices, price: Pricing) -> float:
+    """Return what rounds take. rounds: how many of each kind."""
+    return sum(count * price(of, gpu) for of, count in rounds.items())
 
 
 def _gpus(names: str | None) -> list[Prices]:
@@ -240,11 +296,12 @@ def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
     for entry in entries:
         method = MethodSettings.of({k: v for k, v in entry.items() if v is not None})
         if method.method != "ar":
-            table.append((words_of(method), held(method, entry.get("mean_depth", 5)), entry["tau"]))
+            depth = entry.get("mean_drafted_depth", 5)
+            table.append((words_of(method), held(method, depth), entry["tau"]))
     return table
 
 
-def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, int]:
+def open_narrow(model: str, model_path: str | None, folder: Path) -> tuple[Session, int]:
     """Return a session of a narrow model with all layers, and what its widths are divided by."""
     if model not in ("anole", "tiny") or (model == "tiny" and model_path):
         refuse("model", model, "anole, also with --model_path, or tiny")
@@ -323,7 +380,8 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
         "between or one.",
         f"{GAP_US} us pass between two kernels of a graph. The host takes {HOST_MS} ms between "
         f"rounds; a rule that walks there takes {RULE_MS} ms more.",
-        "Half of the image is in the cache. Adaptive trees keep one depth and width.",
+        "Half of the image is in the cache. Adaptive trees keep one depth and "
+        "width, but those of --trace.",
         "Rounds are counted as launched on a CPU; a graph pads them to its largest size.",
     ]
     if tau is not None:

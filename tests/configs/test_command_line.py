@@ -206,8 +206,9 @@ def test_another_model_leaves_the_recipes_files_out(recipe, checkpoint):
 @pytest.mark.parametrize("path", sorted((CONFIGS / "paper").glob("*.yaml")), ids=lambda p: p.stem)
 def test_rows_of_the_paper(run, path):
     values = settings_dict(run(f"--config={path}"))
-    renamed = {"lantern_pp": "static", "adt_lantern": "adt"}
-    renamed |= dict.fromkeys(("lantern", "lantern_published"), "eagle2")
+    renamed = {"lantern_pp": "static"}
+    for rule in ("lantern", "lantern_published"):
+        renamed |= {rule: "eagle2", f"adt_{rule}": "adt"}
     method = renamed.get(path.stem, path.stem)
     assert values["method"] == method
     assert values["proposal"] == ("sampled" if path.stem == "lantern_pp" else "topk")

@@ -194,7 +194,7 @@ PROMPTS = {"MSCOCO2017Val": "coco", "PartiPrompts": "parti"}
 def test_the_page_has_every_published_figure() -> None:
     lines = read("docs/paper.md").splitlines()
     for (_, prompts, _, method, rule), cell in PUBLISHED.items():
-        figures = (cell.speedup, cell.tau, cell.mean_depth)
+        figures = (cell.speedup, cell.tau, cell.drafted_depth)
         shown = ["-" if figure is None else f"{figure:.2f}" for figure in figures]
         shown.append("-" if cell.clip is None else f"{cell.clip:.4f}")
         names = f"`{PROMPTS[prompts]}` | `{ROWS[method, rule]}`"

@@ -29,7 +29,7 @@ from support.json_files import read_lines
 from support.processes import ALONE, Processes
 
 FIELDS = "id prompt seed method proposal verifier lossless tokens target_forwards tau "
-FIELDS += "mean_drafted_depth mean_depth "
+FIELDS += "mean_drafted_depth mean_verified_depth "
 FIELDS += "mean_nodes seconds seconds_prefill seconds_draft seconds_verify seconds_decode "
 FIELDS += "cpu_seconds tokens_sha256 image_sha256"
 

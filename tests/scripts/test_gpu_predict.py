@@ -94,15 +94,39 @@ def test_prices_fit_what_is_public() -> None:
 def test_the_shipped_model_with_measured_lengths(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(count, "WARM", 1)
     monkeypatch.setattr(count, "ROUNDS", 1)
-    rows = [{"method": "jacobi", "window": 7, "tau": 2.5, "mean_depth": 7.0, "adt_beta": None}]
+    rows = [{"method": "jacobi", "window": 7, "tau": 2.5, "adt_beta": None}]
     adt = {"adt_d_min": 2, "adt_d_max": 8, "adt_k_min": 4, "adt_k_max": 16, "adt_beta": 0.5}
-    rows += [{"method": "adt", "nodes": 20, "tau": 3.0, "mean_depth": 3.4} | adt]
+    rows += [{"method": "adt", "nodes": 20, "tau": 3.0, "mean_drafted_depth": 3.4} | adt]
     (tmp_path / "benchmark.json").write_text(json.dumps({"rows": rows}))
     predict(model="tiny", gpu="h100,4090", tau=str(tmp_path))
     page = capsys.readouterr().out
     assert page.startswith("Predicted, not measured: tiny") and "RTX 4090" in page
     assert page.count("| jacobi, window=7 |") == page.count("nodes=20") == 2
     assert "| 1.00 | 1.00 (1.00-1.00) |" in page and "whatever model made it" in page
+
+
+def test_traced_rounds_are_priced_by_their_own_depth(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(count, "WARM", 1)
+    monkeypatch.setattr(count, "ROUNDS", 1)
+    settings = {"method": "eagle2", "proposal": "topk", "depth": 4, "width": 3, "nodes": 8}
+    manifest = {"settings": settings, "identity": {}, "earlier": []}
+    line = {"id": "a", "verified_depth": 1, "width": 3, "nodes": 5, "accepted": 1}
+    for name, depths in {"shallow": (2, 2), "mixed": (2, 4), "deep": (4, 4)}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps(manifest))
+        rounds = (json.dumps(line | {"drafted_depth": depth}) + "\n" for depth in depths)
+        (folder / "trace.jsonl").write_text("".join(rounds))
+    predict(model="tiny", gpu="h100", trace=",".join(map(str, sorted(tmp_path.iterdir()))))
+    page = capsys.readouterr().out
+    cells = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
+    assert [row[:4] for row in cells] == [
+        ["| deep", "2.00", "4.00", "1.00"],
+        ["| mixed", "2.00", "3.00", "1.00"],
+        ["| shallow", "2.00", "2.00", "1.00"],
+    ]
+    deep, mixed, shallow = (float(row[6]) for row in cells)
+    assert deep > shallow and mixed == pytest.approx((deep + shallow) / 2, abs=0.02)
 
 
 @pytest.mark.parametrize(

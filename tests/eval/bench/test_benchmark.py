@@ -66,10 +66,10 @@ def test_rows_fit_each_other_and_have_the_tokens_of_the_baseline(document: dict)
         assert spent["draft"] + spent["verify"] <= spent["round"] * 1.001
         assert spent["target_forward"] <= spent["verify"]
         assert row["speedup_low"] is None and row["speedup_cpu"] > 0  # four ratios
-    assert 0 < rows[3]["mean_nodes"] <= 8 and rows[3]["mean_depth"] <= 3
+    assert 0 < rows[3]["mean_nodes"] <= 8 and rows[3]["mean_verified_depth"] <= 3
     ar = rows[0]  # the round with the empty tree
     assert (ar["tau"], ar["speedup"], ar["target_forwards"]) == (1, 1, 16)
-    assert ar["mean_nodes"] == ar["mean_depth"] == 0
+    assert ar["mean_nodes"] == ar["mean_verified_depth"] == 0
     assert ar["proposal"] is None and ar["ms_per_draft_forward"] is None
 
 

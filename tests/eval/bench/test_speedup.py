@@ -62,7 +62,7 @@ class Machine:
 def image(job: Job, seconds: float, tau: int) -> FinishedImage:
     """An image of 13 tokens, `tau` of them per round."""
     cost = {"seconds_prefill": 0, "seconds_draft": 0, "seconds_verify": 0}
-    cost |= {"mean_drafted_depth": 1, "mean_depth": 1, "mean_nodes": 1, "seconds": seconds}
+    cost |= {"mean_drafted_depth": 1, "mean_verified_depth": 1, "mean_nodes": 1, "seconds": seconds}
     return FinishedImage(job, torch.zeros(13), 12 // tau + 1, tau, **cost)
 
 

@@ -66,7 +66,7 @@ class Machine:
         seconds = self.seconds[method] * (1 + 0.01 * (len(self.order) % 3))
         self.now += seconds
         costs = dict.fromkeys(
-            ("mean_drafted_depth", "mean_depth", "mean_nodes", "seconds_prefill"), 1.0
+            ("mean_drafted_depth", "mean_verified_depth", "mean_nodes", "seconds_prefill"), 1.0
         )
         costs |= {"seconds_draft": 0.0, "seconds_verify": seconds, "seconds": seconds}
         images = [

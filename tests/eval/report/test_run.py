@@ -97,7 +97,8 @@ def test_reference_folders(tmp_path):
 
 
 def test_records_without_figures_and_other_lines_are_left_out(folder):
-    wrong = [{"seconds": 0}, {"target_forwards": "many", "seed": 1.5}, {"mean_depth": float("nan")}]
+    wrong = [{"seconds": 0}, {"target_forwards": "many", "seed": 1.5}]
+    wrong += [{"mean_verified_depth": float("nan")}]
     lines = zip(read_lines(folder / "records.jsonl"), [*wrong, {}, {}, {}], strict=True)
     write_records(folder, [line | change for line, change in lines])
     path = folder / "records.jsonl"
@@ -107,7 +108,7 @@ def test_records_without_figures_and_other_lines_are_left_out(folder):
     assert sorted(run.images.left_out) == [
         "00000_0: a record with seconds 0",
         "00001_0: a record with seed 1.5, target_forwards 'many'",
-        "00002_0: a record with mean_depth nan",
+        "00002_0: a record with mean_verified_depth nan",
         "records.jsonl, line 1: not a record",
         "records.jsonl, line 8: not a record",
     ]

@@ -14,7 +14,8 @@ from eval.report.tables import metric_table, settings_table, sources_table, spee
 
 GREY = [np.full((8, 8, 3), 20 * number, dtype=np.uint8) for number in range(9)]
 PROMPTS = [f"prompt {number}" for number in range(9)]
-FASTER = {"seconds": 1.0, "target_forwards": 86, "mean_depth": 4.0, "mean_nodes": 6.0, "tau": 3.0}
+FASTER = {"seconds": 1.0, "target_forwards": 86, "mean_nodes": 6.0, "tau": 3.0}
+FASTER |= {"mean_drafted_depth": 5.0, "mean_verified_depth": 4.0}
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def test_runs_of_other_distributions_are_marked(make):
 
 def test_figures_by_hand(plain, adt):
     row = row_of(adt(), plain)
-    assert (row.images, row.seconds, row.forwards, row.mean_depth) == (9, 1.0, 86, 4.0)
+    assert (row.images, row.seconds, row.forwards) == (9, 1.0, 86)
+    assert (row.drafted_depth, row.verified_depth) == (5.0, 4.0)
     assert row.tau == 255 / 85
     assert (row.speedup.value, row.compression) == (2.0, pytest.approx(256 / 86))
     assert (row.common, row.identical, row.warnings, row.paper) == (9, 9, (), None)
@@ -212,9 +214,9 @@ def test_the_papers_figures_are_shown_next_to_the_same_cell(plain, adt, make):
     relaxed = cell | {"method": "adt", "verifier": "path_relax"}
     assert row_of(make("path_relax", relaxed, **FASTER, lossless=False), plain).paper is None
     row = row_of(adt(cell | {"verifier": "lantern"}, lossless=False), plain)
-    assert (row.paper.speedup, row.paper.tau, row.paper.mean_depth) == (3.13, 4.86, 5.15)
+    assert (row.paper.speedup, row.paper.tau, row.paper.drafted_depth) == (3.13, 4.86, 5.15)
     table = speed_table([row_of(plain, plain), row])
-    assert table.columns[-3:] == ("paper's speed-up", "paper's tau", "paper's mean depth")
+    assert table.columns[-3:] == ("paper's speed-up", "paper's tau", "paper's drafted depth")
     assert table.rows[0][-3:] == ("-", "-", "-") and table.rows[1][-3:] == ("3.13", "4.86", "5.15")
     assert "relaxed" in table.rows[1][1]
 

@@ -1,0 +1,67 @@
+"""Rounds without the target's passes are the engine's; traced rounds have their own prices."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from decoding.images import Job
+from scripts.gpu.traces import TracedRun, read_trace
+from scripts.trees.foretold import foretell, foretold_rounds
+
+JOBS = [Job(str(number), "word " * number, 7 + number) for number in range(3)]
+METHODS = {
+    "adt": {"nodes": 9, "proposal": "topk"},
+    "eagle2": {"depth": 3, "width": 4, "nodes": 9},
+    "static": {"tree": "chain"},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_foretold_rounds_are_the_engines(session, name) -> None:
+    method = MethodSettings.of({"method": name} | METHODS[name])
+    rounds = list(foretold_rounds(session, method, foretell(session, JOBS, 2), JOBS))
+    engine = session.open_engine(method, images=1)
+    assert rounds == [line for step in engine.generate(JOBS) for line in step.rounds]
+    assert max(line.accepted for line in rounds) > 0
+
+
+def traced(method: MethodSettings, *images: list[tuple[int, int]]) -> TracedRun:
+    """Return a run whose rounds draft trees of these depths and widths and accept nothing."""
+    return TracedRun("run", method, {
+        str(number): [{"drafted_depth": d, "width": k, "accepted": 0} for d, k in rounds]
+        for number, rounds in enumerate(images)
+    })  # fmt: skip
+
+
+def kinds(run: TracedRun, batch: int) -> dict[tuple[int, int, bool], int]:
+    """Return how many rounds there are by depth, replayed width and masks."""
+    return {(k.depth, k.method.width, k.masked): n for k, n in run.rounds(batch).items()}
+
+
+def test_rounds_are_replayed_at_their_own_depth() -> None:
+    adt = MethodSettings("adt", nodes=58)
+    most = adt.own.k_max
+    run = traced(adt, [(3, most), (2, most - 1), (0, most)], [(1, most), (3, most), (0, most)])
+    alone = {(3, most, False): 2, (2, most, True): 1, (1, most, False): 1, (0, most, False): 2}
+    assert kinds(run, 1) == alone
+    assert kinds(run, 2) == {(3, most, True): 2, (0, most, False): 1}, "the deepest decides for all"
+    assert (run.plain_rounds(1), run.plain_rounds(2)) == (6, 3)
+
+
+def test_a_finished_image_makes_room_for_the_next() -> None:
+    eagle2 = MethodSettings("eagle2", depth=3, width=4, nodes=9)
+    run = traced(eagle2, [(3, 4)], [(2, 4)] * 3, [(3, 4)])
+    assert kinds(run, 2) == {(3, 4, True): 2, (2, 4, False): 1}
+
+
+def test_traces_without_a_price_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no trace\.jsonl"):
+        read_trace(str(tmp_path))
+    manifest = {"settings": {"method": "jacobi"}, "identity": {}, "earlier": []}
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    (tmp_path / "trace.jsonl").write_text("")
+    with pytest.raises(SettingsError, match="jacobi"):
+        read_trace(str(tmp_path))
