@@ -26,9 +26,10 @@ from support.json_files import read_lines
 from support.script import run_script
 
 ADT = f"{ROOT}/configs/paper/adt.yaml"
+# Measured with beta 0.5, where a random direction goes either way as often.
 CONTROLS = (
-    "adt_adapt=random", "adt_adapt=confidence", "adt_init=vertical", "adt_init=random",
-    "adt_init=fixed", "adt_beta=0.3", "adt_beta=0.7",
+    "adt_beta=0.9", "adt_beta=0.5", "adt_beta=0.5:adt_adapt=random",
+    "adt_beta=0.5:adt_adapt=confidence", "adt_beta=0.5:adt_init=vertical",
 )  # fmt: skip
 ROWS = {
     "adt": ADT,
