@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from configs.fields import mismatch
-from configs.methods import MethodSettings
+from configs.methods import AdtSettings, MethodSettings
 from decoding.graphs import CudaGraphs
 from decoding.round import RoundShape
 from runs.run_folder import TRACE, files_of, read_manifest
@@ -73,14 +73,13 @@ class TracedRun:
     def _replayed(self, lines: list[Line]) -> Replayed:
         trees = {(line["drafted_depth"], line["width"]) for line in lines}
         depth, width = map(max, zip(*trees, strict=True))
-        method = self.method
-        most = method.width if method.own is None else method.own.k_max
-        alike = len(trees) == 1
-        size = RoundShape(len(lines), depth, width, method.nodes, 0, 1, 1, uniform=alike)
+        own, nodes = self.method.own, self.method.nodes
+        most = own.k_max if isinstance(own, AdtSettings) else self.method.width
+        assert most is not None and nodes is not None
+        size = RoundShape(len(lines), depth, width, nodes, 0, 1, 1, uniform=len(trees) == 1)
         size = CudaGraphs().round_up(size, replace(size, width=most))
-        rule = {"verifier": method.verifier, "numbers": method.numbers}
-        shape = {"proposal": method.proposal, "width": size.width, "nodes": size.nodes}
-        return Replayed(MethodSettings("eagle2", **shape, **rule), not size.uniform, depth)
+        held = replace(self.method, method="eagle2", own=None, depth=None, width=size.width)
+        return Replayed(held, not size.uniform, depth)
 
 
 def _together(rows: list[list[Line]], queue: Iterator[list[Line]]) -> Iterator[list[Line]]:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from configs.methods import MethodSettings
-from decoding.device import arange
 from decoding.engine import Engine
 from decoding.images import ImageState, Job, RoundStats
 from decoding.round import AcceptedTokens, Round, RoundInputs, RoundResult, RoundShape
 from decoding.verifiers.exact import follow
 from runs.measure import BASELINE
 from runs.session import Session
+from support.constants import arange
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ def foretell(session: Session, jobs: Sequence[Job], batch: int) -> Foretold:
     engine = session.open_engine(BASELINE, images=batch)
     engine.reads = () if session.drafter is None else session.drafter.spec.target_layers
     rows = {job.id: image for image, job in enumerate(jobs)}
-    hidden, top1 = ([torch.empty(0)] * session.target.grid.tokens for _ in range(2))
-    hidden, top1 = ([list(one) for _ in jobs] for one in (hidden, top1))
+    read = session.target.grid.tokens - 1  # the last token is not
+    hidden = [[torch.empty(0)] * read for _ in jobs]
+    top1 = [[torch.empty(0)] * read for _ in jobs]
 
     def keep(states: Sequence[ImageState | None], result: RoundResult) -> None:
         for row, state in enumerate(states):
@@ -53,8 +54,8 @@ def foretell(session: Session, jobs: Sequence[Job], batch: int) -> Foretold:
     return Foretold(
         rows,
         torch.stack([images[job.id].codes for job in jobs]),
-        torch.stack([torch.stack(one[:-1], 1) for one in hidden]),
-        torch.stack([torch.stack(one[:-1]) for one in top1]),
+        torch.stack([torch.stack(one, 1) for one in hidden]),
+        torch.stack([torch.stack(one) for one in top1]),
     )
 
 
@@ -81,6 +82,7 @@ class ForetoldEngine(Engine):
         hidden = known.hidden[rows[:, None], :, places].transpose(1, 2)
         top1 = known.top1[rows[:, None], places].gather(1, tree.depths)[..., None]
         result = RoundResult(round, tree, hidden, hidden, top1, verdict, kept)
+        assert self.speculation is not None
         self.speculation.drafter.update(result)
         return result, result.summary()
 

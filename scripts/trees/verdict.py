@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,7 +35,7 @@ def verdict(
     *,
     runs: str,
     output: str = "docs/results/data/adt.json",
-    picture: str = "docs/images/adt.svg",
+    picture: str = "docs/images/adt.png",
 ) -> None:
     """Print the tables as Markdown, and write them as JSON with the picture.
 
@@ -112,7 +111,6 @@ def _by_image(run: TracedRun, gpu: Prices, price: Pricing) -> list[float]:
 
 def _draw(settings: Mapping[str, Setting], price: Pricing, output: Path) -> None:
     """Draw tau over the milliseconds of a round, a panel per setting."""
-    mpl.rcParams |= {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
     figure = Figure(figsize=(3.2 * len(settings), 2.8))
     panels = figure.subplots(1, len(settings), squeeze=False)[0]
     for panel, (title, rows) in zip(panels, settings.items(), strict=True):
@@ -122,7 +120,7 @@ def _draw(settings: Mapping[str, Setting], price: Pricing, output: Path) -> None
     panels[0].set_ylabel("tau", fontsize=7)
     figure.tight_layout()
     with new_file(output) as file:
-        figure.savefig(file, format="svg", metadata={"Date": None})
+        figure.savefig(file, format="png", dpi=110)
 
 
 def _draw_panel(panel: Axes, rows: Sequence[TracedRun], price: Pricing) -> None:
