@@ -1,2 +1,4 @@
-"""Settings, and how a command line or a recipe becomes them. Nothing here imports torch,
-but where a GPU is, whose number type is another."""
+"""Settings, and how a command line or a recipe becomes them.
+
+Imports torch only to ask whether it sees a GPU, and only where there is a driver.
+"""

@@ -248,4 +248,4 @@ def _summary(folder: Path, new: int) -> tuple[int, str]:
     images = len(Tokens.read(folder)) if shard_paths(folder) else 0
     listed = "".join(f", {number} {reason}" for reason, number in reasons)
     skipped = f"{len(entries)} skipped{listed and ':' + listed[1:]}"
-    return images, f"{images} images in {folder} ({new} new), {skipped}"
+    return images, f"{plural(images, 'image')} in {folder} ({new} new), {skipped}"

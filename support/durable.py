@@ -76,7 +76,8 @@ class _Holder:
         except FileExistsError as error:
             host, _, number = path.read_text(errors="replace").partition(" ")
             if host != socket.gethostname():
-                got = f"one that process {number} on {host} holds, on a file system without locks"
+                whose = f"process {number} on {host}" if host else "an unknown process"
+                got = f"one that {whose} holds, on a file system without locks"
                 advice = "Delete it if that command has ended."
                 raise mismatch(str(path), got, "no such file", advice) from error
             if _is_alive(number):
