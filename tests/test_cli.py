@@ -123,6 +123,7 @@ def test_an_interruption_says_that_the_same_command_continues(
 
 _TWICE = """
 import atexit, os, runpy, signal, sys, types
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell's child ignores it
 interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.modules["runs.generate"] = types.SimpleNamespace(generate_images=interrupt)
 atexit.register(interrupt)

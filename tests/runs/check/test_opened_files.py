@@ -411,7 +411,7 @@ def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
     assert line["state"] != "FAULT" and f": prompts of up to {room} tokens" in line["text"]
     ends = session.target.grid.row_end is not None
     assert (" row ends of " in line["text"]) is ends
-    message = rf"the prompt has {room + 1} tokens .* takes {room}: 'aaaa"
+    message = rf"the prompt is {room + 1} tokens long, .*; at most {room} fit: 'aaaa"
     with pytest.raises(ValueError, match=message):
         session.target.prompt(f"{text}a", 1)
 
