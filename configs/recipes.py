@@ -181,8 +181,12 @@ def _is_tuned(found: object) -> bool:
     if not isinstance(found, dict) or not isinstance(found.get("conditions"), dict):
         return False
     batches = found.get("batches")
-    sizes = [one.get("batch_size", "") for one in batches] if isinstance(batches, list) else []
-    return bool(sizes) and all(map(str.isdecimal, sizes))
+    return isinstance(batches, list) and bool(batches) and all(map(_is_batch, batches))
+
+
+def _is_batch(one: object) -> bool:
+    texts = [one.get(name) for name in ("method", "batch_size")] if isinstance(one, dict) else []
+    return bool(texts) and all(isinstance(text, str) for text in texts) and texts[1].isdecimal()
 
 
 def of_batch(recipe: Values, given: Values) -> Values:

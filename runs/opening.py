@@ -73,7 +73,7 @@ def with_usual_method(
     values = recipe | given
     asked = values.get("method") == AUTO
     if asked or method_flags().keys().isdisjoint(values):
-        recipe, given = (without(one, ["method"]) for one in (recipe, given))
+        recipe, given = without(recipe, method_flags()), without(given, ["method"])
         found = tuned_recipe(recipe | given)
         if found is not None and not found.apart:
             say(f"--method {found.method['method']}: {found.why}; --method NAME takes another")

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from configs.fields import Values, flags_in, settings_dict
+from configs.fields import SettingsError, Values, flags_in, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.recipes import TUNED, Known, composed, method_flags, read_recipe, tuned_method, without
@@ -58,7 +58,7 @@ class Tuned:
     @property
     def why(self) -> str:
         """Why its method is taken."""
-        return f"the fastest here for {plural(self.images, 'image')} at once, by {self.path}"
+        return f"what `tune` chose for {plural(self.images, 'image')} at once, by {self.path}"
 
 
 def tuned_recipe(values: Values) -> Tuned | None:
@@ -69,13 +69,22 @@ def tuned_recipe(values: Values) -> Tuned | None:
     known = Known("generate_images", flags_in(RunSettings))
     found: list[Tuned] = []
     for path in sorted(PLACE.glob("*.yaml")):
-        if (tuned := read_recipe(str(path), known).get(TUNED)) is None:
+        try:
+            if (tuned := read_recipe(str(path), known).get(TUNED)) is None:
+                continue
+            images, flags = tuned_method(tuned, values.get("batch_size", 1))
+            method = MethodSettings.of(flags)
+        except SettingsError as error:  # damaged, or of a plugin's method
+            remark(f"{path} is not used: {error}")
             continue
-        images, flags = tuned_method(tuned, values.get("batch_size", 1))
-        method = MethodSettings.of(flags)
+        if "drafter_path" in values and not method.drafted:
+            continue
         settings = EngineSettings.of(composed(values, {}, method), method=method)
-        there = tuned["conditions"].get("model_path")
-        if there == _conditions(settings)["model_path"]:
+        try:
+            here = _conditions(settings, download=False)
+        except SettingsError:  # a hub id without its files here was not tuned here
+            continue
+        if tuned["conditions"].get("model_path") == here["model_path"]:
             found.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
     return min(found, key=lambda one: len(one.apart), default=None)
 
@@ -114,6 +123,8 @@ def conditions_apart(tuned: Mapping[str, Any], settings: EngineSettings) -> list
     tuned: the part of the recipe that says how it was tuned.
     """
     here, there = _shared(_conditions(settings)), tuned["conditions"]
+    if not settings.method.drafted:
+        here.pop("drafter_path", None)
     then, now = (
         {name: texts[name] for name in here.keys() & there.keys()} for texts in (there, here)
     )

@@ -103,7 +103,8 @@ def _write(output: Path, run: EngineSettings, found: Sequence["Batch"]) -> None:
     """Write the recipe: the batch size with most images per hour, and the best method of each."""
     best = busiest(found)
     given: Figures = {}
-    for batch in found:
+    # last what has a drafter: its file is a condition of all methods that read it
+    for batch in sorted(found, key=lambda batch: batch.method.drafted):
         given |= batch.kept.conditions(batch.method)
     tuned = {
         "date": date.today().isoformat(),

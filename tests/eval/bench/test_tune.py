@@ -24,7 +24,7 @@ from commands.tune import tune_settings
 from configs.benchmark import TuneSettings
 from configs.fields import SettingsError, settings_dict
 from configs.methods import MethodSettings
-from configs.schema import RunSettings
+from configs.schema import ROOT, RunSettings
 from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
 from eval.bench import tune as module
@@ -318,7 +318,7 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
     for named in ({"method": "auto"}, {}):
         remark.cache_clear()
         assert Pipeline.from_pretrained(model, **named, **same).method == whole.method.method
-        taken = f"method {method}: the fastest here for 1 image at once, by {first}; "
+        taken = f"method {method}: what `tune` chose for 1 image at once, by {first}; "
         assert taken in capsys.readouterr().err
     with pytest.raises(SettingsError, match="other conditions .*top_k: 7 there, 8 now"):
         Pipeline.from_pretrained(model, method="auto", **same | {"top_k": 8})
@@ -344,6 +344,38 @@ def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
     assert tune(batch_sizes="2,1", methods="jacobi:window=2", minutes=0.01) == 0
     again = yaml.safe_load(path.read_text())["tuned"]["batches"]
     assert [one["batch_size"] for one in again] == [1, 2]
+
+
+@pytest.mark.parametrize("drafted", [1, 2])
+def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
+    tune, checkpoint, tmp_path, monkeypatch, capsys, drafted
+) -> None:
+    def fastest(rows: list) -> object:
+        method = "adt" if rows[0]["batch_size"] == drafted else "ar"
+        return next(row for row in rows if row["method"] == method)
+
+    remark.cache_clear()
+    monkeypatch.setattr(module, "fastest", fastest)
+    monkeypatch.chdir(tmp_path)
+    (model := tmp_path / "model").symlink_to(checkpoint)
+    given = {"model_path": model, "model": "anole", "output": None, "minutes": 0.02}
+    assert tune(**given, batch_sizes="1,2", methods="adt") == 0
+    (first,) = Path("outputs/tuned").glob("*.yaml")
+    first.with_name("damaged.yaml").write_text("tuned: {conditions: {}, batches: [4]}")
+    options = {"device": "cpu", "model": "anole", "dtype": "fp64"}
+    for size in (1, 2):
+        method = Pipeline.from_pretrained(model, method="auto", batch_size=size, **options).method
+        assert method == ("adt" if size == drafted else "ar")
+    drafter = {"drafter_path": model / "drafter", "batch_size": 3 - drafted}
+    assert Pipeline.from_pretrained(model, **drafter, **options).method == "adt"
+    assert "damaged.yaml is not used: " in capsys.readouterr().err
+
+
+def test_auto_replaces_the_method_of_a_recipe(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paper = ROOT / "configs/paper/adt_lantern.yaml"
+    with pytest.raises(SettingsError, match="'auto' works only with a recipe of `tune`"):
+        settings_of(paper, method="auto")
 
 
 def test_a_recipe_has_the_method_of_the_batch_size_that_is_asked_for(
