@@ -3,7 +3,7 @@
 import os
 from dataclasses import MISSING, dataclass
 
-from configs.fields import Settings, refuse, setting, settings_fields, split_list
+from configs.fields import Settings, distinct_runs, refuse, setting, settings_fields, split_list
 from configs.model import device_setting
 from configs.rules import Code
 from configs.targets import ROOT
@@ -138,8 +138,7 @@ class EvaluateSettings(Settings, group="Evaluation"):
         if not all(names):
             refuse("output_dir", self.output_dir, "folder names between the commas")
         names += [] if self.baseline is None else [self.baseline]
-        kept = {os.path.realpath(name): name for name in reversed(names)}
-        return tuple(dict.fromkeys(kept[os.path.realpath(name)] for name in names))
+        return distinct_runs(names)
 
     def chosen_metrics(self, model: str) -> tuple[str, ...]:
         """Return the names in --metrics, or those that suit the runs' model."""

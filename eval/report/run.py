@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from configs.downloads import failed_download
-from configs.fields import Flag, found_at, mismatch, one_of, refusing, run_parts
+from configs.fields import Flag, distinct_runs, found_at, mismatch, one_of, refusing, run_parts
 from configs.methods import OF_YOUR_OWN
 from configs.rules import RULES
 from configs.targets import TARGETS
@@ -163,9 +163,10 @@ def joined(run: Run, part: Run, flag: str = "--output_dir") -> Run:
 def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
     """Read all runs, named by their folders with as much of the path as tells them apart.
 
-    folders: one+two is a run of two folders.
+    folders: one+two is a run of two folders; a run given twice is read once.
     baseline: the folder that --baseline gave, for errors.
     """
+    folders = distinct_runs(folders)
     parts = [run_parts(folder) for folder in folders]
 
     def name(folders: Sequence[str], depth: int) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from configs.fields import run_parts
+from configs.fields import run_places
 from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
@@ -84,8 +84,9 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
     one with the fewest doubts, then with the most images.
     """
     if folder is not None:
-        path = Path(run_parts(folder)[0]).resolve()
-        return compared(run, next(other for other in runs if other.folder.resolve() == path))
+        places = tuple(map(Path, run_places(folder)))
+        found = (one for one in runs if tuple(path.resolve() for path in one.folders) == places)
+        return compared(run, next(found))
     plain = [compared(run, other) for other in runs if other.settings["method"] == "ar"]
     return min(
         (baseline for baseline in plain if baseline.usable),

@@ -36,6 +36,7 @@ from support.json_files import read_object
 from support.output import printed_unless_saved
 from support.progress import plural
 
+FILES = ("config.json", "model.safetensors")  # of a drafter
 YARDSTICK = MethodSettings("jacobi")  # what a drafter has to beat
 
 
@@ -82,6 +83,7 @@ class Evaluation:
         path = self.best / "evaluation.json"
         if path.exists() and distance(read_object(path)) <= distance(figures):
             return
+        path.unlink(missing_ok=True)  # a kill leaves no figures of other weights
         shutil.copytree(folder, self.best / "drafter", dirs_exist_ok=True)
         replace_file(path, encode_json(figures))
 
@@ -96,7 +98,7 @@ class Evaluation:
                 raise mismatch(str(self.path), f"no {name}", "a file of this training", advice)
         flags = {name: getattr(self.settings, name) for name in ("eval_images", "eval_method")}
         folder = self.settings.folder / "drafter"
-        written = all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
+        written = all((folder / name).is_file() for name in FILES)
         same = figures["step"] >= step and flags.items() <= figures["settings"].items()
         return same and written
 
@@ -134,7 +136,10 @@ class Evaluation:
     def forget(self) -> None:
         """Remove the figures and the best drafter of a training whose checkpoint was deleted."""
         self.path.unlink(missing_ok=True)
-        shutil.rmtree(self.best, ignore_errors=True)
+        figures = self.best / "evaluation.json"
+        if figures.is_file():  # else the folder is not ours
+            for path in (figures, *(self.best / "drafter" / name for name in FILES)):
+                path.unlink(missing_ok=True)
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:

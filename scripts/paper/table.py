@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from configs.fields import refuse
+from configs.model import TIMED
 from eval.bench.table import speedup_words
 from eval.metrics.intervals import Estimate
 from runs.run_folder import read_records
@@ -49,8 +50,8 @@ def rows_of(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _same(row: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Return whether a row of a benchmark is of a run's method."""
-    shared = row.keys() & settings.keys()
+    """Return whether a row of a benchmark is of a run's method, which BATCH does not change."""
+    shared = (row.keys() & settings.keys()) - TIMED.keys()
     return all(row[name] == settings[name] for name in shared)
 
 

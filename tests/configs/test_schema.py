@@ -89,6 +89,9 @@ def test_a_folder_given_twice_is_one_run(tmp_path):
     folders = f"{tmp_path}/a, {tmp_path}/b,{tmp_path}/a/"
     chosen = EvaluateSettings(output_dir=folders, baseline=f"{tmp_path}/b")
     assert len(chosen.folders) == 2
+    slices = f"{tmp_path}/a+{tmp_path}/b"
+    chosen = EvaluateSettings(output_dir=slices, baseline=f"{tmp_path}/a/+{tmp_path}/b/../b")
+    assert chosen.folders == (slices,)
 
 
 def test_home_is_written_out(monkeypatch):

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import numpy as np
 import pytest
 from browser import thinned
 from families import SMALL, size_flag
-from made_runs import pictures
+from made_runs import pictures, write_run
 from ran import ran
 from small_glm_image import SIZES
 from small_llamagen import LlamaGenSizes, put_llamagen, write_llamagen
@@ -22,7 +23,7 @@ from commands.generate_images import run_settings
 from configs.recipes import read_recipe
 from configs.schema import ROOT
 from runs.generate import run_folder
-from scripts.paper.table import paper_table
+from scripts.paper.table import paper_table, rows_of
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 TINY = "run.sh tiny configs/prompts/tiny_test.txt"
@@ -126,6 +127,23 @@ def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     assert not any("--drafter_path" in word for words in found for word in words)
     assert "ar,jacobi" in found[0] and "jacobi" in found[2]
     assert f"configs/emu3.yaml,{tmp_path}/my out/drafter.yaml" in found[0], "one word"
+
+
+def test_images_that_were_made_together_have_the_speed_up_of_their_row(tmp_path) -> None:
+    """As with BATCH, which only generate_images gets."""
+    place = tmp_path / "T1"
+    settings = {"method": "adt", "batch_size": 8}
+    run = write_run(place / "adt", [np.zeros((8, 8, 3), np.uint8)], ["a"], settings)
+    (place / "evaluation").mkdir()
+    made = json.loads((run / "run.json").read_text())["settings"]
+    runs = [{"name": "adt", "folder": str(run), "settings": made}]
+    judged = {"runs": runs, "speed": [{"tau": 2.0, "images": 1}], "images": {}}
+    (place / "evaluation" / "evaluation.json").write_text(json.dumps(judged))
+    row = {"batch_size": 1, "speedup": 1.5, "doubts": []}
+    timed = [{"method": name} | row for name in ("ar", "adt")]
+    timed[0]["speedup"] = 1.0
+    (place / "benchmark.json").write_text(json.dumps({"rows": timed}))
+    assert [cells["speed-up"] for cells in rows_of(tmp_path)] == ["1.50"]
 
 
 def test_what_cannot_be_done_is_refused_before_anything_is_loaded(tmp_path) -> None:

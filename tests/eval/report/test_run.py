@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import rounds_of, write_records, write_run
+from made_runs import rounds_of, settings_of, write_records, write_run
 from PIL import Image
 
+from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError
 from eval.metrics.base import Unavailable
 from eval.report.run import accepted_by_position, read_maps, read_reference, read_run, read_runs
@@ -201,3 +202,13 @@ def test_slices_of_other_settings_are_no_run(tmp_path):
 def test_a_folder_whose_name_has_a_plus_is_one_run(tmp_path):
     folder = write_run(tmp_path / "a+b", GREY[:1], ["p"])
     assert [run.folders for run in read_runs([str(folder)])] == [(folder,)]
+
+
+def test_slices_that_are_spelled_in_two_ways_are_one_run(tmp_path, monkeypatch):
+    one, two = slices(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    # a run twice would get longer names for ever
+    evaluated = settings_of(tmp_path, Path("one+two"), Path("one/../one+two"))
+    absolute = EvaluateSettings(output_dir="one+two", baseline=f"{one}+{two}")
+    assert evaluated.folders == absolute.folders == ("one+two",)
+    assert [run.name for run in read_runs(["one+two", f"{one}+{two}"])] == ["one+two"]

@@ -100,6 +100,14 @@ def test_nothing_in_common_and_no_baseline(plain, adt):
     assert baseline_of(plain, [plain, run], str(run.folder)).run is run
 
 
+def test_a_baseline_of_slices_is_the_run_of_all_of_them(make):
+    first = make("first")
+    one, two = (replace(first, folders=(*first.folders, make(name).folder)) for name in ("a", "b"))
+    for run in (first, one, two):
+        given = "+".join(map(str, run.folders))
+        assert baseline_of(first, [one, two, first], given).run is run
+
+
 def test_each_run_has_the_baseline_of_its_own_distribution(plain, make, adt):
     cold = {"temperature": 0.0}
     other = make("adt0", cold | {"method": "adt", "verifier": "rejection"}, seconds=2.0)

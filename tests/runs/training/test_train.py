@@ -38,6 +38,7 @@ from drafters.training.heads import embedding_scale, export
 from drafters.training.rounds import Keep
 from drafters.training.windows import EPOCHS
 from models.transformer import run_by_torch
+from runs.training.evaluation import Evaluation
 from support.durable import lock
 
 
@@ -287,6 +288,34 @@ def test_the_best_drafter_is_kept(folders, tmp_path, capsys) -> None:
     (tmp_path / "checkpoint" / "state.pt").unlink()
     run(folders, tmp_path, steps=2, lr=1e-2)
     assert json.loads(path.read_text())["step"] == 2, "of the new training"
+
+
+@pytest.fixture
+def kept(tmp_path) -> Evaluation:
+    """An evaluation whose best drafter is there, with a file of the user's beside it."""
+    drafter = tmp_path / "best" / "drafter"
+    drafter.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "../notes.txt"):
+        (drafter / name).write_text("old")
+    figures = {"step": 1, "levels": [{"total_variation": 0.5}]}
+    (tmp_path / "best" / "evaluation.json").write_text(json.dumps(figures))
+    return Evaluation(SimpleNamespace(folder=tmp_path), Mock(), Mock(), Mock(), [])
+
+
+def test_a_new_training_removes_only_what_a_training_wrote(kept, tmp_path) -> None:
+    drafter = tmp_path / "best" / "drafter"
+    for left in ([], ["config.json"]):  # without figures the drafter is the user's
+        kept.forget()
+        files = [path.name for path in (tmp_path / "best").rglob("*") if path.is_file()]
+        assert sorted(files) == [*left, "notes.txt"]
+        (drafter / "config.json").write_text("own")
+
+
+def test_a_kill_leaves_no_figures_of_other_weights(kept, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("runs.training.evaluation.shutil.copytree", Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
+        kept._keep_best(tmp_path, {"step": 2, "levels": [{"total_variation": 0.25}]})
+    assert not (tmp_path / "best" / "evaluation.json").exists()
 
 
 def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) -> None:
