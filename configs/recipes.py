@@ -119,11 +119,15 @@ def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
 
 
 def family_recipe(model: str) -> Values:
-    """Return number type and sampling of a model as its own recipe, configs/<model>.yaml, says."""
-    if model not in TARGETS:
+    """Return number type and sampling of a model as its own recipe, configs/<model>.yaml, says.
+
+    A model of your own may have none.
+    """
+    path = ROOT / "configs" / f"{model}.yaml"
+    if model not in TARGETS or not path.exists():
         return {}
     known = Known("generate_images", flags_in(RunSettings))
-    values = read_recipe(str(ROOT / "configs" / f"{model}.yaml"), known)
+    values = read_recipe(str(path), known)
     return {name: values[name] for name in values if name in _OF_FAMILY}
 
 

@@ -55,6 +55,8 @@ class PageSettings(Settings, group="Page"):
     api_key: str | None = setting(
         "key that API requests must have, as `Authorization: Bearer KEY`; the page needs none",
         shown="none",
+        pattern="[!-~]([ -~]*[!-~])?",  # what an HTTP header can hold
+        wanted="printable ASCII characters, with no space at either end",
     )
     batch_size: int = setting("images of API requests generated together", 4, low=1, high=1024)
     engine: EngineSettings = part(EngineSettings)  # with the method that the page begins with

@@ -171,8 +171,8 @@ class ImageApi:
         """Return an application that answers requests with the key."""
 
         async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
-            request, answer = Request(scope), app
-            if not self.monitor.admits(request):
+            answer = app
+            if scope["type"] == "http" and not self.monitor.admits(request := Request(scope)):
                 problem = Problem(401, "Incorrect API key.", code="invalid_api_key")
                 answer = _tell(request, problem)
             await answer(scope, receive, send)

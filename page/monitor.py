@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -37,6 +38,8 @@ class Monitor:
         """Return the application with a line of log per request."""
 
         async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
+            if scope["type"] != "http":
+                return await app(scope, receive, send)
             started, status = time.perf_counter(), 500
 
             async def sent(message: "Message") -> None:
@@ -49,17 +52,18 @@ class Monitor:
             finally:
                 self.requests[status] += 1
                 told = " ".join(str(scope.get(TOLD, "")).split())
-                told = told.encode("utf-8", "backslashreplace").decode()
+                told = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in told)
                 seconds = f"{time.perf_counter() - started:.2f} s"
-                line = f"{scope['method']} {scope['path']} {status}, {seconds}"
+                path = quote(scope["path"], errors="replace")
+                line = f"{scope['method']} {path} {status}, {seconds}"
                 announce(": ".join(filter(None, [line, told])))
 
         return run
 
     def admits(self, request: Request) -> bool:
         """Return whether a request has the key."""
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        return self._key is None or secrets.compare_digest(given.encode(), self._key.encode())
+        given, wanted = request.headers.get("authorization", ""), f"Bearer {self._key}"
+        return self._key is None or secrets.compare_digest(given.encode(), wanted.encode())
 
     async def health(self, request: Request) -> Response:
         """Answer that the model is loaded."""

@@ -93,6 +93,7 @@ draw --plugin=none.such      : --plugin: expected the name of a…got 'none.such
 draw --plugin=./mine.py      : --plugin: expected the name of a…got './mine.py'
 draw --plugin=              : --plugin: expected the name of a…got ''
 demo --port=0                : --port: …got 0
+demo --api_key=sécret        : --api_key: expected printable ASCII characters…got 'sécret'
 vq_distances --neighbours=0    : --neighbours: expected a whole number from 1 to 65535, got 0
 vq_distances --model_path=owner/a/b : --model_path: …a folder, or owner/name, got 'owner/a/b'
 vq_distances --model_path=model --tokenizer_path=./n : or owner/name, got a path that does not exist
@@ -117,6 +118,7 @@ draw --verifier=lantern_coupled --lantern_residual=reference : only with --verif
 draw --cfg=1 --cfg_mode=sequential   : --cfg_mode: expected parallel with --cfg 1…got 'sequential'
 draw --device_map=auto --device=cpu  : --device_map: 'auto' works only with --device auto
 draw --quantize=int8 --dtype=fp64    : --quantize: 'int8' works only with --dtype bf16 or fp32
+draw --quantize=fp8 --dtype=fp32 --device=cuda : --quantize: 'fp8' works only with --dtype bf16 on a
 draw --quantize=int4 --dtype=fp32    : --quantize: expected int8 with --dtype fp32…got 'int4'
 draw --quantize=int4 --dtype=bf16 --device=cpu : --quantize: expected int8 with --device cpu, got 'i
 draw --quantize=int4 --dtype=bf16 --nodes=8 : --quantize: 'int4' works only with --method ar, or w

@@ -25,6 +25,7 @@ from openai.types import ImagesResponse
 from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from adt_tree import Pipeline
 from commands.demo import page_settings
@@ -345,6 +346,22 @@ def test_a_line_of_log_tells_of_each_request_and_its_fault(served, capfd):
     assert CAT not in said  # a visitor's prompt is nobody's business
 
 
+def test_a_request_writes_one_printable_line_of_log(served, capfd):
+    api = ImageApi(served.pipe, ["ar"], 1)
+    with TestClient(Starlette(routes=api.routes)) as client:
+        client.get("/v1/a%0Ab%1b[2J")
+        client.post("/v1/images/generations", json={"prompt": CAT, "size": "\x1b[2J\x9b"})
+    first, second = capfd.readouterr().err.splitlines()
+    assert "GET /v1/a%0Ab%1B%5B2J 404, " in first and second.isprintable()
+
+
+def test_a_websocket_is_closed(served):
+    for key in (None, "secret"):
+        api = ImageApi(served.pipe, ["ar"], 1, key)
+        with TestClient(Starlette(routes=api.routes)) as client, pytest.raises(WebSocketDisconnect):
+            client.websocket_connect("/v1/models").__enter__()
+
+
 def test_a_key_is_asked_for_by_the_api_alone(served):
     api = ImageApi(served.pipe, ["ar"], 1, key="secret")
     with TestClient(Starlette(routes=api.routes)) as client:
@@ -352,6 +369,7 @@ def test_a_key_is_asked_for_by_the_api_alone(served):
             answer = client.get("/v1/models", headers={"Authorization": f"Bearer {key}".encode()})
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert client.get("/v1/models", headers={"Authorization": "secret"}).status_code == 401
         assert client.get("/v1/models", headers={"Authorization": "Bearer secret"}).json()["data"]
         assert client.get("/health").status_code == client.get("/metrics").status_code == 200
 
