@@ -189,8 +189,10 @@ def _is_tuned(found: object) -> bool:
 
 
 def _is_batch(one: object) -> bool:
-    texts = [one.get(name) for name in ("method", "batch_size")] if isinstance(one, dict) else []
-    return bool(texts) and all(isinstance(text, str) for text in texts) and texts[1].isdecimal()
+    if not isinstance(one, dict) or not isinstance(one.get("method"), str):
+        return False
+    size = one.get("batch_size")
+    return isinstance(size, str) and size.isdecimal()
 
 
 def of_batch(recipe: Values, given: Values) -> Values:
