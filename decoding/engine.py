@@ -175,7 +175,7 @@ class Engine:
         rows = to_host(summary)  # the one wait for the device
         laps = self.watch.settle()
         states = list(self.images.states)
-        rounds = self.images.observe(rows, result.tree.height)
+        rounds = self.images.observe(rows, result.tree)
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
         self.watch.calls["round"] += 1
@@ -253,4 +253,5 @@ class Engine:
         )
         if self.speculation is not None:
             self.speculation.drafter.update(result)
-        return result, result.summary()
+        reads_entropy = self.speculation is not None and self.speculation.policy.reads_entropy
+        return result, result.summary(reads_entropy)

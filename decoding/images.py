@@ -27,6 +27,7 @@ from decoding.round import (
 )
 from decoding.row_ends import end_depths, most_row_ends
 from decoding.sampling import SamplingDistribution, choose
+from decoding.tree import DraftTree
 from models.base import ImageGrid, PromptRows
 from models.target import TargetModel
 
@@ -321,12 +322,12 @@ class Images:
             shape = replace(shape, row_ends=count, end_depths=depths)
         return shape, inputs
 
-    def observe(self, rows: np.ndarray, height: int) -> tuple[RoundStats, ...]:
+    def observe(self, rows: np.ndarray, tree: DraftTree) -> tuple[RoundStats, ...]:
         """Count a round; returns a line per image in flight.
 
         Args:
             rows: (images, n) of `RoundResult.summary`.
-            height: of the round's trees.
+            tree: the round's, of all images.
 
         Raises:
             FloatingPointError: a distribution contains NaN; names the model and its folder.
@@ -334,7 +335,7 @@ class Images:
         lines = []
         for state, row in zip(self.states, rows, strict=True):
             if state is not None:
-                outcome = ImageRound.read(row, height, state.decided)
+                outcome = ImageRound.read(row, tree, state.decided)
                 if outcome.nan_from is not None:
                     refuse_nan(getattr(self.sources, outcome.nan_from))
                 lines.append(state.observe(outcome))

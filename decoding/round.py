@@ -158,21 +158,25 @@ class RoundResult:
         """(images, guidance, n, hidden) at the accepted slots: what predicted each code."""
         return hidden_at(self.hidden, self.accepted.slots)
 
-    def summary(self) -> Tensor:
-        """Return what the host reads, (images, 1 + 3 (1 + height) + 3 (1 + nodes)) numbers.
+    def summary(self, entropy: bool = False) -> Tensor:
+        """Return what the host reads, (images, 1 + 2 (1 + height) + 3 (1 + nodes)) numbers.
 
         They have the type of probabilities, in which indices and codes below 2^24 are exact.
+
+        entropy: whether that of the target follows, at every position decided: (1 + height) more.
         """
         tree, verdict = self.tree, self.verdict
         # one transfer for all of them, since each is a wait for the device
         likeliest = self.log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution has one
         decided = tree.height + 1
         path = verdict.path[:, :decided]
-        entropy = torch.special.entr(hidden_at(self.log_p[:, None], path)[:, 0].exp()).sum(-1)
-        columns = (
-            verdict.accepted[:, None], path, verdict.emitted[:, :decided], entropy,
+        columns = [
+            verdict.accepted[:, None], path, verdict.emitted[:, :decided],
             tree.scores, tree.depths, likeliest,
-        )  # fmt: skip
+        ]  # fmt: skip
+        if entropy:
+            p = hidden_at(self.log_p[:, None], path)[:, 0].exp()
+            columns.append(torch.special.entr(p).sum(-1))
         return torch.cat(columns, 1)
 
 
@@ -187,19 +191,22 @@ class ImageRound(NamedTuple):
     # tree's own scores
     confidence: float
     top1: tuple[float, ...]  # the target's greatest probability at each decided position
-    entropy: tuple[float, ...]  # of the target's distribution there, in nats
+    # of the target's distribution there, in nats; empty if the policy does not read it
+    entropy: tuple[float, ...]
     codes: tuple[int, ...]  # that the round decided: the accepted ones and the bonus token
     nan_from: str | None = None  # "drafter" or "target", if its distributions contain NaN
 
     @staticmethod
-    def read(row: np.ndarray, height: int, position: int) -> "ImageRound":
+    def read(row: np.ndarray, tree: DraftTree, position: int) -> "ImageRound":
         """Return an image's round from its row of the summary.
 
-        height: of the round's trees. position: of the first token that the round decided.
+        tree: the round's. position: of the first token that the round decided.
         """
-        accepted, tokens = int(row[0]), 1 + 3 * (1 + height)
-        path, codes, entropy = row[1:tokens].reshape(3, -1)[:, : accepted + 1]
-        scores, depths, likeliest = row[tokens:].reshape(3, -1).tolist()
+        accepted, tokens = int(row[0]), 1 + 2 * (1 + tree.height)
+        nodes = tokens + 3 * (1 + tree.nodes)
+        path, codes = row[1:tokens].astype(int).reshape(2, -1)[:, : accepted + 1].tolist()
+        scores, depths, likeliest = row[tokens:nodes].reshape(3, -1).tolist()
+        entropy = row[nodes:][: accepted + 1].tolist()
         sources = {"drafter": scores, "target": likeliest}
         nan_from = next((name for name in sources if any(map(isnan, sources[name]))), None)
         present = [node for node in zip(depths, scores, strict=True) if node[1] > -inf]
@@ -210,8 +217,8 @@ class ImageRound(NamedTuple):
             int(depth),
             len(present) - 1,
             confidence=exp(best / max(depth, 1)),
-            top1=tuple(exp(likeliest[node]) for node in path.astype(int)),
-            entropy=tuple(entropy.tolist()),
-            codes=tuple(codes.astype(int).tolist()),
+            top1=tuple(exp(likeliest[node]) for node in path),
+            entropy=tuple(entropy),
+            codes=tuple(codes),
             nan_from=nan_from,
         )

@@ -43,6 +43,7 @@ class TreePolicy(Protocol[Asked]):
 
     name: str
     largest: TreeShape  # no tree is larger
+    reads_entropy: bool  # whether its controllers read the target's entropy, which takes time
 
     def controller(self, seed: int) -> Controller:
         """Return the memory of a new image; `seed` feeds policies that draw random numbers."""

@@ -18,6 +18,7 @@ class ChainTree:
     """The best token at each of the next positions, by what the drafter predicts ahead."""
 
     name = "jacobi"
+    reads_entropy = False
 
     def __init__(self, window: int):
         """window: positions."""

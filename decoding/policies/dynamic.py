@@ -23,6 +23,7 @@ class LevelPolicy:
     """Grows trees level by level: picks nodes, and takes their children from the drafter."""
 
     largest: TreeShape
+    reads_entropy = False
 
     def controller(self, seed: int) -> Controller:
         return FixedController(self.largest)

@@ -186,6 +186,10 @@ def test_top1_is_the_targets_own_at_every_position(session) -> None:
 def test_a_policy_sees_the_targets_entropy_where_it_decided(session, monkeypatch) -> None:
     seen: list[ImageRound] = []
     monkeypatch.setattr(FixedController, "observe", lambda self, outcome: seen.append(outcome))
+    finished(engine_of(session, METHODS["small eagle2"], 1), JOBS[:1])
+    assert seen and not any(one.entropy for one in seen), "it takes time"
+    seen.clear()
+    monkeypatch.setattr(DynamicTree, "reads_entropy", True)
     engine, wanted = engine_of(session, METHODS["small eagle2"], 1), []
 
     def watch(states, result) -> None:
