@@ -24,7 +24,15 @@ from configs.fields import (
     parse,
 )
 from configs.gone import translated
-from configs.recipes import Known, RecipeFlags, check_flag, import_plugin, overridden, read
+from configs.recipes import (
+    Known,
+    RecipeFlags,
+    check_flag,
+    family_recipe,
+    import_plugin,
+    overridden,
+    read,
+)
 from configs.rules import Code, loaded
 from configs.targets import TARGETS
 from runs.opening import tell_family
@@ -105,9 +113,9 @@ class Command:
         texts = self.texts(words)
         dry = "dry_run" in texts and parse(self.flags["dry_run"], "dry_run", texts["dry_run"])
         settings = self.settings(texts)
-        recipe, given = self.read(texts)
         if "config" not in texts:  # then the recipe is the model's own
-            tell_family(given.get("model", "tiny"), recipe, given)
+            model = texts.get("model", "tiny")
+            tell_family(model, family_recipe(model, self.known.flags), texts)
         if dry and (plan := self.plan) is not None:
             return lambda: loaded("runs.plan:show")(loaded(plan)(settings))
         return lambda: loaded(self.work)(settings)

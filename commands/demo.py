@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from commands import Command
 from configs.fields import Values
+from configs.model import on_gpu
 from configs.recipes import RecipeFlags, method_flags
 from configs.tools import PageSettings
 from runs.opening import engine_settings, lacks_drafter
@@ -18,17 +19,11 @@ def page_settings(texts: Mapping[str, str]) -> PageSettings:
     values = COMMAND.values(texts)
     drafted = not lacks_drafter(values)
     usual: Values = {"method": "adt" if drafted else "jacobi"}
-    if values.keys().isdisjoint(method_flags()) and _on_cpu(values.get("device", "auto")):
+    if values.keys().isdisjoint(method_flags()) and not on_gpu(values.get("device", "auto")):
         usual = {"method": "jacobi", "window": 6}
     values = usual | {"batch_size": PageSettings.batch_size} | values
     engine = engine_settings({}, values)
     return PageSettings.of(values, engine=engine, drafted=drafted, given=values)
-
-
-def _on_cpu(device: str) -> bool:
-    from support.devices import pick_device  # imports torch
-
-    return pick_device(device).type == "cpu"
 
 
 COMMAND = Command(

@@ -36,9 +36,8 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
         refuse("methods", listed, "at least one method other than ar")
     settings = TuneSettings.of(values, run=run, tried=tried)
     for method, size in product(tried, settings.sizes):
-        replace(
-            run.engine.with_method(method), batch_size=size
-        )  # refuses what does not go together
+        # refuses what does not go together
+        replace(run.engine.with_method(method), batch_size=size)
     prompt_items(run.prompts)  # reports a bad prompt file before the slow imports
     return settings
 

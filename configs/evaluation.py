@@ -1,9 +1,10 @@
 """Settings of `evaluate`: which runs, which figures, and where the networks of the metrics lie."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
 
-from configs.fields import Settings, distinct_runs, refuse, setting, settings_fields, split_list
+from configs.fields import Settings, refuse, setting, settings_fields, split_list
 from configs.model import device_setting
 from configs.rules import Code
 from configs.targets import ROOT
@@ -160,3 +161,21 @@ SOURCES = {
     for flag, f in settings_fields(EvaluateSettings).items()
     if "source" in f.metadata
 }
+
+
+def run_parts(name: str) -> list[str]:
+    """Return the folders that `one+two` joins to one run; a folder of that very name is one."""
+    return [name] if os.path.exists(name) else [*map(os.path.expanduser, name.split("+"))]
+
+
+def run_places(name: str) -> tuple[str, ...]:
+    """Return where a run's folders are, which tells runs apart however they are spelled."""
+    return tuple(map(os.path.realpath, run_parts(name)))
+
+
+def distinct_runs(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names without those of a run that an earlier one names."""
+    kept: dict[tuple[str, ...], str] = {}
+    for name in names:
+        kept.setdefault(run_places(name), name)
+    return tuple(kept.values())

@@ -367,24 +367,6 @@ def join_list(names: Iterable[str]) -> str:
     return ",".join(map(in_list, names))
 
 
-def run_parts(name: str) -> list[str]:
-    """Return the folders that `one+two` joins to one run; a folder of that very name is one."""
-    return [name] if os.path.exists(name) else [*map(os.path.expanduser, name.split("+"))]
-
-
-def run_places(name: str) -> tuple[str, ...]:
-    """Return where a run's folders are, which tells runs apart however they are spelled."""
-    return tuple(map(os.path.realpath, run_parts(name)))
-
-
-def distinct_runs(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names without those of a run that an earlier one names."""
-    kept: dict[tuple[str, ...], str] = {}
-    for name in names:
-        kept.setdefault(run_places(name), name)
-    return tuple(kept.values())
-
-
 def in_list(name: str) -> str:
     """Return a name as a list writes it: in quotes if it needs them."""
     bare = split_list(name) == [name] and not name.startswith('"')

@@ -50,6 +50,11 @@ def sees_gpu() -> bool:
     return torch.cuda.device_count() > 0
 
 
+def on_gpu(device: str) -> bool:
+    """Return whether --device chooses a GPU on this machine."""
+    return device != "cpu" and (device != "auto" or sees_gpu())
+
+
 @dataclass(frozen=True)
 class SamplingSettings(Settings, group="Sampling"):
     """The sampling distribution: guidance, then temperature, then top-k, then top-p."""
@@ -164,15 +169,12 @@ class EngineSettings(Settings, group="Model"):
             wanted = f"1 with --model {self.model}, which has no guidance"
             refuse("cfg", self.sampling.cfg, wanted)
         if self.dtype is None:
-            self.put(dtype="bf16" if self._on_gpu() else "fp32")
+            self.put(dtype="bf16" if on_gpu(self.device) else "fp32")
         self._decide_files()
         self._decide_drafter()
         self._check_machine()
         if self.quantize is not None:
             self._check_quantized(self.quantize)
-
-    def _on_gpu(self) -> bool:
-        return self.device != "cpu" and (self.device != "auto" or sees_gpu())
 
     def _decide_files(self) -> None:
         """Decide where the target's files are, and the size and the text that they bring."""
@@ -209,7 +211,7 @@ class EngineSettings(Settings, group="Model"):
             refuse("quantize", kind, "only with --dtype bf16 or fp32")
         if self.device_map == "auto":
             refuse("quantize", kind, "only with --device_map single")
-        if kind == "fp8" and self.dtype == "fp32" and self._on_gpu():
+        if kind == "fp8" and self.dtype == "fp32" and on_gpu(self.device):
             refuse("quantize", kind, "only with --dtype bf16 on a GPU, whose products are in bf16")
         if kind != "int4":
             return

@@ -6,7 +6,7 @@ A recipe is a YAML file of `flag: value` lines. Several are joined, the command 
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,25 +110,24 @@ def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
     recipes = [read_recipe(name, known) for name in names]
     # models[0] counts: the command line's, or else the latest recipe's.
     models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
-    usual = family_recipe(models[0]) if models else {}
-    recipe = {name: value for name, value in usual.items() if name in known.flags}
+    recipe = family_recipe(models[0], known.flags) if models else {}
     for values in recipes:
         foreign = _file_flags() if models and values.get("model", models[0]) != models[0] else ()
         recipe = overridden(recipe, without(values, foreign))
     return recipe, given
 
 
-def family_recipe(model: str) -> Values:
+def family_recipe(model: str, flags: Container[str] = _OF_FAMILY) -> Values:
     """Return number type and sampling of a model as its own recipe, configs/<model>.yaml, says.
 
-    A model of your own may have none.
+    A model of your own may have none. flags: that the caller has.
     """
     path = ROOT / "configs" / f"{model}.yaml"
     if model not in TARGETS or not path.exists():
         return {}
     known = Known("generate_images", flags_in(RunSettings))
     values = read_recipe(str(path), known)
-    return {name: values[name] for name in values if name in _OF_FAMILY}
+    return {name: values[name] for name in values if name in _OF_FAMILY and name in flags}
 
 
 def paper_rows() -> list[str]:

@@ -1,12 +1,12 @@
 """From values by flag to the settings of a model whose files are there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from configs.fields import Values, flags_in, refuse
 from configs.methods import AUTO, MethodSettings, applicable
 from configs.model import EngineSettings
-from configs.recipes import composed, family_recipe, method_flags, without
+from configs.recipes import composed, method_flags, without
 from configs.targets import ROOT, TARGETS, model_place
 from models.files.folders import check_files, comes_without_drafter
 from runs.tuned import PLACE, Tuned, tuned_recipe, warn_of_conditions
@@ -38,14 +38,14 @@ def look_at(settings: EngineSettings) -> None:
 
 
 def tell_family(
-    model: str, recipe: Values, given: Values, say: Callable[[str], None] = remark
+    model: str, recipe: Values, given: Container[str], say: Callable[[str], None] = remark
 ) -> None:
-    """Say what a model's own recipe sets that the caller does not."""
-    flags, family = flags_in(EngineSettings), family_recipe(model)
+    """Say what a model's own recipe sets that the caller does not. given: the caller's flags."""
+    flags = flags_in(EngineSettings)
     told = [
         f"--{name} {value}"
-        for name, value in family.items()
-        if name not in given and recipe.get(name) == value != flags[name].default
+        for name, value in recipe.items()
+        if name not in given and value != flags[name].default
     ]
     if told:
         say(f"{', '.join(told)}: as configs/{model}.yaml says")

@@ -16,7 +16,8 @@ import numpy as np
 from PIL import Image
 
 from configs.downloads import failed_download
-from configs.fields import Flag, distinct_runs, found_at, mismatch, one_of, refusing, run_parts
+from configs.evaluation import distinct_runs, run_parts
+from configs.fields import Flag, found_at, mismatch, one_of, refusing
 from configs.methods import OF_YOUR_OWN
 from configs.rules import RULES
 from configs.targets import TARGETS

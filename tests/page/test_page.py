@@ -218,7 +218,7 @@ def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path
     small = page_settings(cpu).engine.method  # on a CPU every draft token takes time
     assert (small.method, small.window) == ("jacobi", 6)
     assert page_settings(cpu | {"nodes": "9"}).engine.method.method == "adt"
-    monkeypatch.setattr("commands.demo._on_cpu", lambda device: False)
+    monkeypatch.setattr("commands.demo.on_gpu", lambda device: True)
     assert page_settings({"model_path": str(checkpoint)}).engine.method.method == "adt"
     bare = shutil.copytree(checkpoint, tmp_path / "bare")
     shutil.rmtree(bare / "drafter")
