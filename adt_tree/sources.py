@@ -27,7 +27,7 @@ from configs.fields import (
 )
 from configs.gone import GONE_FLAGS
 from configs.model import EngineSettings, SamplingSettings
-from configs.recipes import Known, family_recipe, overridden, paper_row, read_recipe
+from configs.recipes import Known, family_recipe, model_recipe, overridden, paper_row, read_recipe
 from configs.schema import RunSettings
 from configs.targets import ROOT, TARGETS
 from decoding.images import Job
@@ -177,8 +177,7 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     if name in TARGETS:
         if given.get("model", name) != name:
             refuse("model", given["model"], f"{name}, as the source")
-        recipe = read_recipe(str(ROOT / "configs" / f"{name}.yaml"), _RECIPES)
-        return {"model": name} | recipe
+        return {"model": name} | model_recipe(name)
     if name.endswith((".yaml", ".yml")):
         recipe = read_recipe(name, _RECIPES)
         return family_recipe((recipe | given).get("model", "tiny")) | recipe

@@ -117,16 +117,17 @@ def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
     return recipe, given
 
 
-def family_recipe(model: str, flags: Container[str] = _OF_FAMILY) -> Values:
-    """Return number type and sampling of a model as its own recipe, configs/<model>.yaml, says.
-
-    A model of your own may have none. flags: that the caller has.
-    """
+def model_recipe(model: str) -> Values:
+    """Return what a model's own recipe, configs/<model>.yaml, says; one of your own may lack it."""
     path = ROOT / "configs" / f"{model}.yaml"
     if model not in TARGETS or not path.exists():
         return {}
-    known = Known("generate_images", flags_in(RunSettings))
-    values = read_recipe(str(path), known)
+    return read_recipe(str(path), Known("generate_images", flags_in(RunSettings)))
+
+
+def family_recipe(model: str, flags: Container[str] = _OF_FAMILY) -> Values:
+    """Return number type and sampling as a model's own recipe says. flags: that the caller has."""
+    values = model_recipe(model)
     return {name: values[name] for name in values if name in _OF_FAMILY and name in flags}
 
 

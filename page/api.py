@@ -48,6 +48,7 @@ MOST_BYTES = 2**18  # of a request: more than the longest prompt
 _LEFT = 499  # nginx's status of a request whose client has left; nobody reads it
 MOST_IMAGES = 10  # as the API says
 _IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
+_NO_KEY = "Missing API key: send it as `Authorization: Bearer KEY`."
 # parameters of other image models and servers, and how to say the same here
 _ELSEWHERE = {
     "generator": "Use seed.",
@@ -173,7 +174,8 @@ class ImageApi:
         async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
             answer = app
             if scope["type"] == "http" and not self.monitor.admits(request := Request(scope)):
-                problem = Problem(401, "Incorrect API key.", code="invalid_api_key")
+                said = "Incorrect API key." if "authorization" in request.headers else _NO_KEY
+                problem = Problem(401, said, code="invalid_api_key")
                 answer = _tell(request, problem)
             await answer(scope, receive, send)
 

@@ -48,7 +48,8 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     refuse_several("evaluate")
     folder = report_of(settings, runs)
     make_writable("report_dir", folder)
-    make_writable("cache_dir", Path(settings.cache_dir))
+    if settings.metrics != "none":
+        make_writable("cache_dir", Path(settings.cache_dir))
     if settings.ref_dir is not None:
         reference_files(settings.ref_dir)
     check_pictures(settings, runs)

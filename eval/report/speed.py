@@ -229,10 +229,8 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
     identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
     plain = other.settings["method"] == "ar" and other is not run
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
-    both = {run.name: run, other.name: other}
-    waits = [
-        f"{name}: {text}" for name, one in both.items() if (text := _waited(one, baseline.keys))
-    ]
+    both = {"": run, f"{other.name}: ": other} if other is not run else {"": run}
+    waits = [name + text for name, one in both.items() if (text := _waited(one, baseline.keys))]
     warnings = [*baseline.doubts, noise, *waits]
     if len(pairs) < len(run.by_image):
         count, rest = f"{len(pairs)} of {len(run.by_image)} images", "tau and forward passes"

@@ -20,6 +20,11 @@ def test_a_models_name_is_its_recipe(tmp_path, monkeypatch):
     assert [source_values(name, {})["model"] for name in TARGETS] == [*TARGETS]
 
 
+def test_a_model_of_your_own_needs_no_recipe(monkeypatch):
+    monkeypatch.setitem(TARGETS, "own", TARGETS["tiny"])
+    assert source_values("own", {}) == {"model": "own"}
+
+
 def test_a_folder_gets_its_familys_recipe_and_is_told_so(tmp_path, capsys):
     remark.cache_clear()
     folder = SMALL["janus_pro"].write(tmp_path)

@@ -372,6 +372,8 @@ def test_a_key_is_asked_for_by_the_api_alone(served):
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "invalid_api_key"
         assert client.get("/v1/models", headers={"Authorization": "secret"}).status_code == 401
+        said = client.get("/v1/models").json()["error"]["message"]
+        assert said == "Missing API key: send it as `Authorization: Bearer KEY`."
         assert client.get("/v1/models", headers={"Authorization": "Bearer secret"}).json()["data"]
         assert client.get("/health").status_code == client.get("/metrics").status_code == 200
 
