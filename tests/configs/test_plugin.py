@@ -115,8 +115,9 @@ def test_a_module_may_register_its_names_again(plugin):
         exec(MODULE.replace('"strict"', '"exact"'), own)
 
 
-def test_its_images_are_those_of_plain_decoding(plugin, tmp_path):
-    words = ["generate_images", "--prompt=a red circle", "--temperature=0", "--output_dir"]
+def test_its_images_are_those_of_plain_decoding(plugin, checkpoint, tmp_path):
+    words = ["generate_images", "--prompt=a red circle", "--temperature=0"]
+    words += [f"--model_path={checkpoint}", "--dtype=fp64", "--output_dir"]
     own = ["mine", "--method=mine", "--verifier=strict", f"--plugin={plugin}"]
     assert main.main([*words, *own]) == main.main([*words, "plain", "--method=ar"]) == 0
     mine, plain = ((tmp_path / name / "img/00000_0.png") for name in ("mine", "plain"))

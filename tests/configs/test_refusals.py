@@ -222,7 +222,7 @@ def here(tmp_path, monkeypatch):
     empty_checkpoint(tmp_path / "model")
     (tmp_path / "my run/drafter").mkdir(parents=True)
     (tmp_path / "prompts.odd").touch()
-    (tmp_path / "deep.yaml").write_text("prompt: " + "[" * 20_000)
+    (tmp_path / "deep.yaml").write_text("prompt: " + "[\n" * 2_000)
     (tmp_path / "good.yaml").write_text("cfg: 2\n")
     (tmp_path / "sweep.yaml").write_text("base: adt\naxes:\n  nodes: [4, 8]\n")
     return tmp_path

@@ -14,7 +14,7 @@ SAMPLED = {"cfg": 2, "prompt": "prompts.txt"}
 TRAINED = {"tokens": "tokens", "steps": 2, "batch_size": 2, "holdout": 2, "eval_images": 1}
 # In this order, since later commands read what earlier ones wrote.
 COMMANDS = {
-    "inspect": {"run": True, "drafter_path": "model/drafter"},
+    "inspect": {"drafter_path": "model/drafter"},
     "vq_distances": {},
     "extract_tokens": SAMPLED | {"from_prompts": True, "num_images": 6, "output_dir": "tokens"},
     "train_drafter": TRAINED | {"output_dir": "eagle"},
@@ -31,7 +31,7 @@ COMMANDS = {
     "benchmark": SAMPLED
     | {"methods": "ar,recall,block,eagle_recall", "drafter_path": "block/drafter"}
     | {"num_images": 1, "repeats": 1, "warmup": 0},
-    "tune": SAMPLED | {"drafter_path": "block/drafter", "methods": "jacobi,block", "minutes": 0.1},
+    "tune": SAMPLED | {"drafter_path": "block/drafter", "methods": "jacobi,block", "minutes": 0.01},
 }
 OF_A_MODEL = {"inspect", "vq_distances", "extract_tokens", "train_drafter", "generate_images"}
 OF_A_MODEL |= {"benchmark", "tune"}
@@ -56,5 +56,4 @@ def test_every_command_works_in_bf16(name, folder, monkeypatch, capsys) -> None:
         flags = {"model": MODEL, "model_path": "model"}
     flags |= COMMANDS[name]
     words = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in flags.items()]
-    # the check of pixels finds that the codec's weights are random, in every type
-    assert main.main([command, *words]) == int(command == "inspect"), capsys.readouterr().err
+    assert main.main([command, *words]) == 0, capsys.readouterr().err
