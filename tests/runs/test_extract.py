@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from browser import thinned
 from PIL import Image
 from ran import without_progress
 from together import Together
@@ -245,7 +246,7 @@ def flags(request, images, prompts) -> dict[str, object]:
     return own if request.param == "own" else {"data_dir": images}
 
 
-@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("killed", thinned([True, False]))
 def test_interrupted_and_continued(checkpoint, images, flags, tmp_path, monkeypatch, killed):
     (images / "0.txt").write_text(" ")
     run(settings(tmp_path / "whole", checkpoint, **flags))

@@ -136,8 +136,7 @@ _PLUGIN = {  # by file; `other` is imported by nobody
 }
 
 
-@pytest.mark.parametrize("edited", _PLUGIN)
-def test_a_plugin_is_its_code_and_what_it_imports(tmp_path, monkeypatch, edited):
+def test_a_plugin_is_its_code_and_what_it_imports(tmp_path, monkeypatch):
     """At once or later, from beside it or another folder of the path."""
     monkeypatch.setattr(recipes, "PLUGINS", {})
     for name, text in _PLUGIN.items():
@@ -155,7 +154,9 @@ def test_a_plugin_is_its_code_and_what_it_imports(tmp_path, monkeypatch, edited)
         recipes.import_plugin("mine")
         return made_of({}).files
 
-    first = imported()
-    assert list(first) == ["plugin mine"]
-    (tmp_path / edited).write_text(_PLUGIN[edited] + "# edited\n")
-    assert (imported() == first) == ("other" in edited)
+    last = imported()
+    assert list(last) == ["plugin mine"]
+    for edited, text in _PLUGIN.items():
+        (tmp_path / edited).write_text(text + "# edited\n")
+        before, last = last, imported()
+        assert (last == before) == ("other" in edited), edited

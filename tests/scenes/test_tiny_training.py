@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from browser import only_in_all
 from safetensors.torch import load_file
 from small import OPTIONS, Sizes, write_checkpoint, write_vqgan
 from tiny_runs import assert_resumes, seconds_per_call, updates, write_split
@@ -131,6 +132,7 @@ def small_config(codes: int = 16) -> VqganConfig:
     )  # fmt: skip
 
 
+@only_in_all  # five seconds
 def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     torch.manual_seed(1)
     model = Vqgan(small_config(codes=32))

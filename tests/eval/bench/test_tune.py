@@ -334,7 +334,7 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
 
 def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
-    assert tune(batch_sizes="1,2", methods="jacobi:window=2") == 0
+    assert tune(batch_sizes="1,2", methods="jacobi:window=2", minutes=0.05) == 0
     tuned = yaml.safe_load((path := tmp_path / "tuned.yaml").read_text())["tuned"]
     assert [(one["batch_size"], one["window"]) for one in tuned["batches"]] == [(1, 2), (2, 2)]
     assert all(one["images_per_hour"] > 0 for one in tuned["batches"])

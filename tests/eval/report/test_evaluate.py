@@ -91,7 +91,7 @@ def test_prompts_and_names_are_text_in_the_report(tmp_path, drawn):
 
 
 def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
-    images, prompts = scenes(100)
+    images, prompts = scenes(32)
     folder = write_run(tmp_path / "run", images, prompts)
     made, counts = Image.Image.__init__, Counter()
 

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from browser import thinned
 from damage import Damage, a_folder, content, cut, fill_disk
 from ran import without_progress
 from safetensors.torch import load_file, save_file
@@ -254,7 +255,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", thinned(FAULTS))
 def test_damaged_files_are_named_in_one_line(folders, copy, capsys, fault):
     name, damage = FAULTS[fault]
     damage(copy)
@@ -263,7 +264,9 @@ def test_damaged_files_are_named_in_one_line(folders, copy, capsys, fault):
     assert said.startswith("error: ") and Path(name).name in said
 
 
-@pytest.mark.parametrize("name", ["state.pt", "log.jsonl", "model.safetensors", "rows-00000"])
+@pytest.mark.parametrize(
+    "name", thinned(["state.pt", "log.jsonl", "model.safetensors", "rows-00000"])
+)
 def test_a_full_disk_costs_at_most_the_steps_since_the_last_checkpoint(
     folders, trained, tmp_path, capsys, monkeypatch, name
 ):

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from browser import only_in_all
+from browser import only_in_all, thinned
 from families import SMALL
 from ran import torchrun
 from safetensors.torch import load_file, save_file
@@ -60,6 +60,7 @@ def test_the_learning_rate_may_rise_to_the_end(folders, tmp_path) -> None:
     assert [line["lr"] for line in run(folders, tmp_path, **more)] == [5e-4, 1e-3]
 
 
+@only_in_all  # ten seconds
 def test_a_block_head_learns_in_rounds_of_its_own(folders, tmp_path) -> None:
     """Three captions, which it draws anew for every update."""
     more = {"steps": 16, "lr": 1e-2, "ema": 0, "batch_size": 3, "holdout": 21}
@@ -151,7 +152,7 @@ def test_folders_that_were_sampled_otherwise_are_noted(folders, tmp_path, capsys
     assert said.count("was sampled with") == 1
 
 
-@pytest.mark.parametrize("model", LAYOUTS)
+@pytest.mark.parametrize("model", thinned(LAYOUTS))
 def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatch) -> None:
     put_llamagen(monkeypatch, "llamagen", 4)
     folder = SMALL[model].write(tmp_path)
