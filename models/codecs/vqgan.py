@@ -215,7 +215,7 @@ class ImageTokenizer:
     @torch.inference_mode()
     def decoding_bytes(self, grid: ImageGrid) -> int:
         """Return the most bytes that decoding an image takes beside the weights."""
-        shapes = deepcopy(self).to(META_DEVICE)
+        shapes = self if self.codebook.is_meta else deepcopy(self).to(META_DEVICE)
         with Peak() as peak:
             codes = torch.zeros(grid.rows, grid.columns, dtype=torch.long, device=META_DEVICE)
             shapes.decode_one(codes)

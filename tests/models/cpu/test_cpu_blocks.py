@@ -170,7 +170,7 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     spec = replace(SPEC, hidden=256, intermediate=512, layers=4)
     model, layers = model_of(spec, dtype), range(1, spec.layers + 1)
     model.blocks.run, generator = compiled.run_compiled, torch.Generator().manual_seed(2)
-    for n in (3, 17, 19):
+    for n in (3, 17):
         ids = torch.randint(40, (4, n), generator=generator)
         together = cache_of(model, [17, 17])
         before = together.memory[0].clone()

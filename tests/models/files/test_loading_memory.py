@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import only_in_all
 from ran import ran
 from small import Sizes, loaded, store_weights, write_checkpoint, write_shards
 
@@ -55,6 +56,7 @@ def measure(folders: list[str]) -> list[int]:
     return [*peaks, peak(lambda: greedy(Path(folders[-1])))]
 
 
+@only_in_all  # eight seconds
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_second_copy(tmp_path) -> None:
     """In a process of its own, whose memory nothing else changes."""

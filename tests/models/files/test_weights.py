@@ -4,10 +4,12 @@ import json
 import pickle
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from browser import thinned
 from damage import Evil, read_state, write_state
 from families import same_weights
 from small import loaded, store_weights
@@ -62,8 +64,7 @@ DAMAGE = {f"cut to {kept}": partial(cut, kept=kept) for kept in (0.0, 0.001, 0.5
 DAMAGE |= {"scratched": scratch, "missing": Path.unlink}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(("damage", "kind"), thinned(product(DAMAGE, KINDS)))
 def test_files_that_cannot_be_read_are_named(damage, kind, part) -> None:
     home, load_part = part
     path = store_weights(home, kind)
@@ -74,7 +75,7 @@ def test_files_that_cannot_be_read_are_named(damage, kind, part) -> None:
         load_part()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS))
 def test_files_of_another_network(kind, part) -> None:
     home, load_part = part
     path = store_weights(home, kind)
@@ -96,11 +97,11 @@ def test_rotary_frequencies_of_older_files_are_passed_over(part) -> None:
     load_part()
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}']
-)
-def test_damaged_indexes(content, suffix, part) -> None:
+INDEXES = "", "{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}'
+
+
+@pytest.mark.parametrize(("suffix", "content"), thinned(product(("safetensors", "bin"), INDEXES)))
+def test_damaged_indexes(suffix, content, part) -> None:
     home, load_part = part
     store_weights(home, f"sharded {suffix}")
     index = next(home.glob("*.index.json"))
@@ -127,10 +128,10 @@ def test_an_index_that_names_the_wrong_shard_does_no_harm(part) -> None:
     load_part()
 
 
-@pytest.mark.parametrize(
-    "place", ["pytorch_model.bin", "drafter/pytorch_model.bin", "tokenizer/vqgan.ckpt", "shard"]
-)
-@pytest.mark.parametrize("form", ["zip", "old", "bare pickle"])
+PLACES = "pytorch_model.bin", "drafter/pytorch_model.bin", "tokenizer/vqgan.ckpt", "shard"
+
+
+@pytest.mark.parametrize(("form", "place"), thinned(product(("zip", "old", "bare pickle"), PLACES)))
 def test_files_that_run_code_are_refused(form, place, folder, tmp_path, capsys) -> None:
     """By the loaders of weights, drafter and VQGAN, and by `inspect`."""
     path, evil = folder / place, Evil(tmp_path / "ran")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from browser import thinned
 from damage import entries, faults, generated, inspected, read_state, refused, rows, tensors
 from fakes import finished
 from families import (
@@ -98,7 +99,7 @@ REPORTS = {
 REPORTS["janus_pro of the authors"] = REPORTS["janus_pro"]
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", thinned(REPORTS))
 def test_inspect(name, originals, capsys) -> None:
     model = name.split()[0]
     code, report = inspected(capsys, originals[name], f"--model={model}", *size_flag(model))
@@ -135,7 +136,7 @@ def test_llamagen_finds_its_parts_and_generates_an_image(tmp_path, capsys) -> No
 CODECS = ("emu3", "emu3_5", "janus_pro", "liquid", "lumina_mgpt2")
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", thinned(CODECS))
 def test_extracted_tokens_are_the_codecs(name, originals, tmp_path) -> None:
     target = SMALL[name].load(originals[name]).target
     size = target.to_image(torch.zeros(1, target.grid.tokens, dtype=torch.long)).shape[1:3]
@@ -148,7 +149,7 @@ def test_extracted_tokens_are_the_codecs(name, originals, tmp_path) -> None:
     assert name not in ("emu3_5", "lumina_mgpt2") or len(codes.unique()) > 2
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", thinned(reversed(CODECS)))
 def test_relaxed_acceptance_with_the_codecs_neighbours(name, folder) -> None:
     options = replace(OPTIONS, vq_path=SMALL[name].settings(folder).vq_path)
     codebook = family_of(name).codebook(folder, options)
@@ -172,7 +173,7 @@ def test_the_table_of_neighbours_of_llamagen_is_of_the_stored_vectors(originals)
     assert (codebook.norm(dim=-1) - 1).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["emu3_5", "janus_pro", "liquid", "lumina_mgpt2"])
+@pytest.mark.parametrize("name", thinned(["emu3_5", "janus_pro", "liquid", "lumina_mgpt2"]))
 def test_guidance_rows_one_after_the_other(name, originals) -> None:
     session = SMALL[name].load(originals[name], EAGLE)
     apart = open_session(replace(session.settings, cfg_mode="sequential"))
@@ -246,7 +247,7 @@ def test_bf16_keeps_gemmas_embedding(originals) -> None:
     assert torch.equal(target.transformer.head.weight, expected)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", thinned(SMALL))
 def test_every_file_tells_a_checkpoint_from_others(name, folder) -> None:
     files = [path for path in folder.iterdir() if path.is_file()]
     before = checkpoint_id(folder)
