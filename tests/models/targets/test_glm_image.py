@@ -123,8 +123,10 @@ def test_logits_in_both_grids(dtype, bound, share, tmp_path) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=bound)
 
 
-def test_a_greedy_image_is_that_of_transformers_generate(session, original) -> None:
+def test_a_greedy_image_is_that_of_transformers_generate(original, monkeypatch) -> None:
     """All tokens of both grids, with every id that is no code forbidden."""
+    monkeypatch.setitem(SIZES, "preview", 3)  # 2 x 3 tokens of the small grid
+    session = open_session(small_settings(original, model="glm_image"))
     target = session.target
     rows = target.prompt(PROMPTS[2], 1)
     forbidden = list(range(CODES, CODES + 8))
@@ -244,8 +246,9 @@ def generated(folder: Path, out: Path) -> tuple[Tensor, dict]:
 
 
 def test_without_a_painter_images_are_tokens_and_no_metric_judges_them(
-    original, tmp_path, capsys
+    original, tmp_path, capsys, monkeypatch
 ) -> None:
+    monkeypatch.setitem(SIZES, "preview", 3)
     root = shutil.copytree(original.parent, tmp_path / "GLM-Image")
     pixels, record = generated(root / original.name, tmp_path / "out")
     said = capsys.readouterr().err
