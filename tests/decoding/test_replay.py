@@ -1,6 +1,6 @@
 """Rounds that are captured and replayed, against rounds that are launched operation by operation.
 
-What a CUDA graph does is done here by a trace: it holds the operations of one round and the tensors
+What a CUDA graph does is done here by a tape: it holds the operations of one round and the tensors
 that they read and write, and knows no Python and no number of the host. Replayed, it must decode
 the rest of the image, and other images, as the engine does.
 """
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +22,8 @@ from fakes import codes
 from small import open_lumina
 from test_engine import JOBS, engine_of
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from configs.schema import AdtSettings, MethodSettings
 from decoding.graphs import CudaGraphs
@@ -34,62 +35,63 @@ from runs.session import Session
 pytestmark = pytest.mark.usefixtures("plain_blocks")
 
 
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """The tensors that a result of a program holds, cached properties included."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_of(item)
-    elif type(value).__module__.startswith("decoding") and "noise" not in type(value).__module__:
-        for item in vars(value).values():
-            yield from tensors_of(item)
+def memory_of(values: Any) -> dict[int, Tensor]:
+    """The tensors among values, by where they are in memory."""
+    tensors = [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+    return {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}
 
 
-@dataclass
-class Trace:
-    graph: Callable[[Tensor], list[Tensor]]
-    result: Any
-    outputs: list[Tensor]  # the result's tensors, where every replay writes
+class Tape(TorchDispatchMode):
+    """Runs a program and notes its operations; views, which compute nothing, are left out."""
+
+    def __init__(self, program: Callable, inputs: Tensor):
+        super().__init__()
+        self.steps: list[tuple[Callable, tuple, dict, list]] = []
+        self.inputs = inputs.clone()
+        with self:
+            self.result = program(self.inputs)
+
+    def __torch_dispatch__(self, operation, types, given=(), named=None) -> Any:
+        assert operation is not torch.ops.aten._local_scalar_dense.default, "the host waits"
+        found, named = operation(*given, **(named or {})), named or {}
+        if operation._schema.is_mutable:
+            self.steps.append((operation, given, named, []))
+        elif memory_of(found).keys() - memory_of([given, named]):
+            self.steps.append((operation, given, named, tree_leaves(found)))
+        return found
+
+    def replay(self, inputs: Tensor) -> None:
+        self.inputs.copy_(inputs)
+        for operation, given, named, kept in self.steps:
+            found = tree_leaves(operation(*given, **named))
+            for output, new in zip(kept, found if kept else (), strict=True):
+                output.copy_(new)
 
 
-class Traces(CudaGraphs):
-    """Keeps a trace per program and shape; the traced call counts."""
+class Tapes(CudaGraphs):
+    """Keeps a tape per program and shape; the call that it is made in counts."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.traces: dict[tuple[str, RoundShape], Trace] = {}
+        self.tapes: dict[tuple[str, RoundShape], Tape] = {}
         self.replayed = 0
 
     def __call__(self, name: str, shape: RoundShape, program: Callable, inputs: Tensor) -> Any:
         key = name, shape
-        if (trace := self.traces.get(key)) is None:
-            trace = self.traces[key] = self._trace(program, inputs)
-            return trace.result
-        self.replayed += 1
-        for output, new in zip(trace.outputs, trace.graph(inputs), strict=True):
-            written = tuple(slice(None) if stride else slice(1) for stride in output.stride())
-            assert output.shape == new.shape, (output.shape, new.shape)
-            output[written].copy_(new[written])
-        return trace.result
-
-    def _trace(self, program: Callable, inputs: Tensor) -> Trace:
-        def traced(numbers: Tensor) -> list[Tensor]:
-            self.result = program(numbers)
-            return list(tensors_of(self.result))
-
-        state = torch.get_rng_state()
-        graph = make_fx(traced)(inputs)
-        torch.set_rng_state(state)
-        return Trace(graph, self.result, list(tensors_of(self.result)))
+        if key in self.tapes:
+            self.replayed += 1
+            self.tapes[key].replay(inputs)
+        else:
+            self.tapes[key] = Tape(program, inputs)
+        return self.tapes[key].result
 
     def forget(self) -> None:
         super().forget()
-        self.traces = {}
+        self.tapes = {}
 
 
 GREEDY = SamplingDistribution(temperature=0.0)
-# Small trees of few depths: every shape is traced, which takes longer than its rounds.
+# Small trees of few depths: a tape is made of every shape.
 METHODS = [
     MethodSettings("ar"),
     MethodSettings("jacobi", window=4),
@@ -118,9 +120,9 @@ def in_turn(methods: list[MethodSettings]) -> list:
 def check(session: Session, method: MethodSettings, *parts: Any) -> None:
     """Three images, of which the last one takes over a row."""
     engine, launched = (engine_of(session, method, *parts) for _ in range(2))
-    engine.runner = traces = Traces()
+    engine.runner = tapes = Tapes()
     assert codes(engine, JOBS[:3]) == codes(launched, JOBS[:3])
-    assert traces.replayed > len(traces.traces) > 0
+    assert tapes.replayed > len(tapes.tapes) > 0
 
 
 @pytest.mark.parametrize("method", in_turn(METHODS), ids=named)
@@ -141,11 +143,11 @@ def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
 
 def test_longer_prompts_are_captured_again_only_where_the_cache_grows(session) -> None:
     engine, launched = (engine_of(session, METHODS[4], 1) for _ in range(2))
-    engine.runner, committed = Traces(), []
+    engine.runner, committed = Tapes(), []
     for words in (1, 2, 32, 33, 34):
         jobs = [Job("0", "a " * words, words)]
         assert codes(engine, jobs) == codes(launched, jobs)
-        committed.append({shape.committed for _, shape in engine.runner.traces})
+        committed.append({shape.committed for _, shape in engine.runner.tapes})
     assert committed == [{21}, {85}, {85}, {85}, {149}]
 
 
