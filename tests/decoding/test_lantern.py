@@ -63,10 +63,14 @@ def claimed(delta: float, k: int) -> tuple[int, Tensor]:
 @pytest.mark.parametrize(
     ("delta", "k"),
     [
-        (0.1, 23), (0.4, 3), (4.0, 23),
-        *(pytest.param(*case, marks=only_in_all) for case in [(0.4, 23), (1.0, 5), (1.5, 23)]),
+        (0.4, 3),
+        (4.0, 23),
+        *(
+            pytest.param(*case, marks=only_in_all)
+            for case in [(0.1, 23), (0.4, 23), (1.0, 5), (1.5, 23)]
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("name", BOTH)
 def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> None:
     """For lambda = delta > 1 as for delta <= 1; codes that are not claimed keep their p."""
@@ -80,7 +84,7 @@ def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> 
     assert delta <= 1 or float(expected[x]) <= delta * float(distribution[x]) + 1e-12
 
 
-@pytest.mark.parametrize("children", [1, *(pytest.param(n, marks=only_in_all) for n in (2, 4)), 10])
+@pytest.mark.parametrize("children", [*(pytest.param(n, marks=only_in_all) for n in (1, 2, 4)), 10])
 @pytest.mark.parametrize("proposal", ["topk", "coupled"])
 @pytest.mark.parametrize("name", BOTH)
 def test_siblings_share_the_bound(name, proposal, children) -> None:
@@ -102,7 +106,7 @@ def test_a_bound_for_each_candidate_adds_up(name) -> None:
 @pytest.mark.parametrize(("relaxed", "lossless"), [(Lantern, Rejection), (LanternCoupled, Exact)])
 def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> None:
     """Token for token; in cut distributions a neighbour may have no probability at all."""
-    distributions, noise = Distributions(4, 2, cut=True), noise_of(range(2000), 3, 4)
+    distributions, noise = Distributions(4, 2, cut=True), noise_of(range(500), 3, 4)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
     tree = DynamicTree(TreeShape(2, 3, 5))
     found = one_round(distributions, tree, proposal, relaxed(settings, nearest(4)), noise)[1]

@@ -7,6 +7,7 @@ from functools import partial
 from unittest.mock import patch
 
 import pytest
+from browser import ALL
 from fakes import finished
 from test_engine import JOBS
 from torch import Tensor
@@ -100,17 +101,18 @@ class Counted:
 
 
 def count(session: Session, method: str, distribution: SamplingDistribution) -> Counted:
-    """Seven images, three at a time: they end at different times, and the batch empties."""
-    parts = session.target, session.drafter, distribution, METHODS[method], 3
+    """More images than the batch holds: they end at different times, and the batch empties."""
+    jobs, batch = (JOBS, 3) if ALL else (JOBS[:3], 2)
+    parts = session.target, session.drafter, distribution, METHODS[method], batch
     with Counted() as counted:
-        images = finished(build_engine(*parts), JOBS)
-    assert len(images) == len(JOBS) and len(counted.read) > len(JOBS)
+        images = finished(build_engine(*parts), jobs)
+    assert len(images) == len(jobs) and len(counted.read) > len(jobs)
     return counted
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_number_is_read_twice(method, session) -> None:
-    for distribution in (WARM, CUT):
+    for distribution in (WARM, CUT) if ALL else (WARM,):
         counted = count(session, method, distribution)
         assert not counted.twice
         assert not counted.target  # only rules that are bound to it read it

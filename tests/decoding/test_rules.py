@@ -81,17 +81,16 @@ def made(session: Session) -> Made:
     return decode
 
 
-@pytest.mark.parametrize("distribution", [WARM, GREEDY], ids=["T=1", "T=0"])
 @pytest.mark.parametrize("name", LOSSLESS | RELAXED)
-def test_images_do_not_depend_on_their_batch(name, distribution, made) -> None:
-    assert made(name, distribution, 3) == made(name, distribution, 1)
+def test_images_do_not_depend_on_their_batch(name, made) -> None:
+    assert made(name, WARM, 3) == made(name, WARM, 1)
 
 
-@pytest.mark.parametrize(
-    "name", [*LOSSLESS, "gsd", "path_explore", "path_relax", "sjd_pac", "cool_sd"]
-)
+@pytest.mark.parametrize("name", LOSSLESS | RELAXED)
 def test_temperature_0_is_plain_decoding(name, made) -> None:
-    assert made(name, GREEDY, 3) == made("plain", GREEDY, 1)
+    """Or, with rules that replace the likeliest token even then, does not depend on the batch."""
+    own = "lantern" in name or name == "vvs"
+    assert made(name, GREEDY, 3) == made(name if own else "plain", GREEDY, 1)
 
 
 def test_drawn_children_leave_the_exact_rule_exact(made) -> None:
