@@ -4,13 +4,13 @@ import csv
 import json
 import re
 import shlex
-import sys
+from itertools import takewhile
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
-from browser import thinned
+from browser import ALL
 from families import SMALL, size_flag
 from made_runs import pictures, write_run
 from ran import ran
@@ -58,7 +58,7 @@ def checkpoint_of(recipe: str, place: Path) -> Path:
     return SMALL["tiny" if recipe == "anole" else recipe].write(place)
 
 
-@pytest.mark.parametrize("recipe", thinned(RECIPES))
+@pytest.mark.parametrize("recipe", RECIPES if ALL else ["anole", "glm_image"])
 def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
     folder = checkpoint_of(recipe, tmp_path)
     name = ("coco", "parti")[RECIPES.index(recipe) % 2]
@@ -146,24 +146,40 @@ def test_images_that_were_made_together_have_the_speed_up_of_their_row(tmp_path)
     assert [cells["speed-up"] for cells in rows_of(tmp_path)] == ["1.50"]
 
 
-def test_what_cannot_be_done_is_refused_before_anything_is_loaded(tmp_path) -> None:
-    given = {"PY": sys.executable, "OUT": str(tmp_path / "out"), "METHODS": "ar jacobi"}
-    run = run_settings({"prompt": "a cat", "top_k": "5", "output_dir": f"{tmp_path}/out/T0/ar"})
+def test_what_cannot_be_done_is_refused_before_anything_is_loaded(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "out"
+    run = run_settings({"prompt": "a cat", "top_k": "5", "output_dir": f"{out}/T0/ar"})
     with run_folder(run) as folder:
         folder.begin({})
         (folder.path / "img/00000_0.png").write_bytes(b"")
-    (tmp_path / "jacobi.yaml").write_text("method: jacobi\nwindow: 4\n")
     for words, variables, said in (
-        (TINY, {"METHODS": f"jacobi {tmp_path}/jacobi.yaml"}, "METHODS: .* got jacobi twice"),
         (TINY, {"IMAGES": "999"}, "--num_images: expected .*, got 999"),
         (TINY, {"IMAGES": "2"}, "--output_dir .*/T0/ar: .* other settings: .*"),
         ("run.sh nothing coco", {"FLAGS": "--prompt_file p"}, "--config configs/nothing.yaml: .*"),
         ("run.sh tiny no.txt", {}, "--prompt no.txt: .*"),
     ):
-        done = start(words, given | variables)
-        assert done.returncode == 2, (words, done.stderr)
-        assert re.fullmatch(f"(.*\n)*error: {said}\n", done.stderr), done.stderr
-        assert "measuring" not in done.stderr, done.stderr
+        found = commands(words, tmp_path, {"METHODS": "ar jacobi"} | variables)
+        dry = takewhile(lambda words: "--dry_run" in words, found)
+        assert next((code for code in map(main.main, dry) if code), 0) == 2, words
+        told = capsys.readouterr().err
+        assert re.fullmatch(f"(.*\n)*error: {said}\n", told) and "measuring" not in told, told
+
+
+def test_it_ends_with_the_first_command_that_is_refused(tmp_path) -> None:
+    """Also where another program reads what the command prints."""
+    done = start(TINY, {"METHODS": f"jacobi {tmp_path}/jacobi.yaml"})
+    said = "error: METHODS: expected rows of different names, got jacobi twice\n"
+    assert (done.returncode, done.stderr) == (2, said)
+    refuses = tmp_path / "refuses"
+    refuses.write_text('#!/usr/bin/env bash\necho "$2" >&2\n[ "$2" != "$REFUSED" ] || exit 2\n')
+    refuses.chmod(0o755)
+    for refused, begun in (("benchmark", 1), ("generate_images", 2)):
+        given = {"PY": str(refuses), "OUT": str(tmp_path / "out"), "REFUSED": refused}
+        done = start(TINY, given)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == begun, done.stderr
 
 
 def test_rows_that_are_compared_differ_in_one_thing() -> None:

@@ -28,15 +28,15 @@ SPEC = TransformerSpec(
 )
 SPECS = {  # and new and committed tokens
     "Chameleon's, one token": (SPEC, 1, 90),
-    "Chameleon's, a tree": (SPEC, 33, 90),
+    "Chameleon's, a tree": (SPEC, 17, 90),
     "without norms of heads, which share keys": (replace(SPEC, qk_norm=False, kv_heads=1), 9, 30),
     "root mean squares, one key head": (replace(SPEC, qk_rms=True, kv_heads=1), 1, 70),
-    "wide heads and GELU": (replace(SPEC, gelu=True, head_width=256), 3, 90),
-    "pairs of channels turn": (replace(SPEC, image_rope=ImageRope(20, 16)), 3, 60),
-    "norms after the products": (replace(SPEC, swin_norm=True, layers=2), 3, 60),
-    "norms before and after": (replace(SPEC, sandwich_norm=True, qkv_bias=True), 3, 60),
-    "two layers, no first norm": (replace(SPEC, first_norm=False, layers=2), 3, 60),
-    "a head that no tile fits": (replace(SPEC, head_width=96), 3, 60),
+    "wide heads and GELU": (replace(SPEC, gelu=True, head_width=256), 2, 90),
+    "pairs of channels turn": (replace(SPEC, image_rope=ImageRope(20, 16)), 2, 60),
+    "norms after the products": (replace(SPEC, swin_norm=True, layers=2), 2, 60),
+    "norms before and after": (replace(SPEC, sandwich_norm=True, qkv_bias=True), 2, 60),
+    "two layers, no first norm": (replace(SPEC, first_norm=False, layers=2), 2, 60),
+    "a head that no tile fits": (replace(SPEC, head_width=96), 2, 60),
 }
 
 
@@ -91,8 +91,12 @@ def test_read_and_keep_what_torch_does(name, monkeypatch) -> None:
     spec, n, length = SPECS[name]
     model, lengths = network(spec), torch.tensor([length, length - 20])
     wanted, kept = read(model, n, lengths)
-    if spec.head_dim != 96:
-        monkeypatch.setattr(BlockOps, "attend", never)
+    if n > 1:  # fewer parts, since the interpreter runs them one by one
+        monkeypatch.setattr(cuda_attention, "_PROGRAMS", 16)
+    by_torch = {"attend": spec.head_dim == 96, "norm": not spec.first_norm}
+    for step in ("attend", "norm", "add_norm", "gate"):
+        if not by_torch.get(step):
+            monkeypatch.setattr(BlockOps, step, never)
     found, written = read(with_steps(model, BY_KERNELS), n, lengths)
     assert_kept(written, kept, cache_of(model).memory[0])
     assert_near(found, wanted)
@@ -100,12 +104,6 @@ def test_read_and_keep_what_torch_does(name, monkeypatch) -> None:
 
 def never(*_args: object) -> Tensor:
     raise AssertionError("another way has to run this")
-
-
-@pytest.mark.parametrize("step", ["norm", "add_norm", "gate"])
-def test_all_steps_run_in_kernels(step, monkeypatch) -> None:
-    monkeypatch.setattr(BlockOps, step, never)
-    read(with_steps(network(SPEC), BY_KERNELS), 3, torch.tensor([50, 30]))
 
 
 @pytest.mark.parametrize("cache", [None, Joined()], ids=["none", "training's"])
@@ -143,11 +141,11 @@ def test_other_types_are_left_to_torch(monkeypatch) -> None:
 def test_prompts_and_guidance_rows_in_turn(rows) -> None:
     """A prompt's slots are the same in all rows; one row of two has its own strides."""
     model = network(replace(SPEC, kv_heads=1))
-    x = torch.randn(2, 20, SPEC.hidden, generator=torch.Generator().manual_seed(3)).to(HALF)
+    x = torch.randn(2, 9, SPEC.hidden, generator=torch.Generator().manual_seed(3)).to(HALF)
     found, written = [], []
     for steps in (BY_TORCH, BY_KERNELS):
         cache = cache_of(model)
-        context = cache.prefill(1, 20, torch.tensor([0, 3]))
+        context = cache.prefill(1, 9, torch.tensor([0, 3]))
         if rows.step:
             part = context.cache.part(rows)
             context = Context(context.positions[rows], context.mask[rows], part)
@@ -160,6 +158,7 @@ def test_prompts_and_guidance_rows_in_turn(rows) -> None:
 
 
 def test_kernels_are_built_before_the_first_pass_where_a_tile_fits(monkeypatch) -> None:
+    monkeypatch.setattr(cuda_attention, "_PROGRAMS", 2)
     kernels.build(network(SPEC).blocks, False)
     monkeypatch.setattr(kernels, "attend", never)
     kernels.build(network(replace(SPEC, head_width=96)).blocks, False)
@@ -170,7 +169,7 @@ def test_kernels_are_built_before_the_first_pass_where_a_tile_fits(monkeypatch) 
 def test_attention_ends_with_the_tokens_that_an_image_has() -> None:
     """Slots behind them are not read, whatever the mask says of them."""
     random = torch.Generator().manual_seed(0)
-    q, keys, values = (torch.randn(2, 2, 80, 64, generator=random).to(HALF) for _ in range(3))
+    q, keys, values = (torch.randn(2, 1, 80, 64, generator=random).to(HALF) for _ in range(3))
     mask = torch.zeros(2, 1, 1, 80, dtype=HALF)
     found = cuda_attention.attend(q[:, :, :3], keys, values, mask, torch.tensor([50, 70]))
     keys[0, :, 50:] = values[0, :, 50:] = torch.nan
@@ -181,12 +180,12 @@ def test_attention_ends_with_the_tokens_that_an_image_has() -> None:
     assert (found[:1] - wanted).abs().max() < 4e-3
 
 
-def a_row_of_passes(same_bits: bool) -> list[Tensor]:
-    """The attention of one token, at slot 508: the last row of 1, 17 and 59, and one of 118."""
+def a_row_of_passes(same_bits: bool, sizes: tuple[int, ...]) -> list[Tensor]:
+    """The attention of one token, at slot 508: the last row of up to 59, and one of more."""
     random = torch.Generator().manual_seed(0)
-    q, keys, values = (torch.randn(1, 2, 600, 64, generator=random).to(HALF) for _ in range(3))
+    q, keys, values = (torch.randn(1, 1, 600, 64, generator=random).to(HALF) for _ in range(3))
     slot, found = 508, []
-    for n in (1, 17, 59, 118):
+    for n in sizes:
         first = slot + 1 - min(n, 59)
         new = torch.arange(first, first + n)
         later = torch.arange(600) > new[:, None]  # what a token does not see
@@ -198,10 +197,10 @@ def a_row_of_passes(same_bits: bool) -> list[Tensor]:
 
 
 def test_a_token_has_the_same_bits_however_many_are_read_with_it() -> None:
-    alone, *others = a_row_of_passes(same_bits=True)
+    alone, *others = a_row_of_passes(True, (1, 17, 59, 118))
     assert all(torch.equal(other, alone) for other in others)
-    alone, *others = a_row_of_passes(same_bits=False)
-    assert not all(torch.equal(other, alone) for other in others), "the test could not fail"
+    alone, other = a_row_of_passes(False, (1, 118))
+    assert not torch.equal(other, alone), "the test could not fail"
 
 
 def test_parts_of_the_same_bits_cover_long_images() -> None:
@@ -209,7 +208,7 @@ def test_parts_of_the_same_bits_cover_long_images() -> None:
     q, keys, values = (torch.randn(1, 1, 4200, 64, generator=random).to(HALF) for _ in range(3))
     mask = torch.zeros(1, 1, 1, 4200, dtype=HALF)
     read = partial(cuda_attention.attend, q[:, :, :1], keys, values, mask, same_bits=True)
-    for end in (255, 2048, 2049, 4200):
+    for end in (2049, 4200):
         wanted = F.scaled_dot_product_attention(q[:, :, :1], keys[:, :, :end], values[:, :, :end])
         assert (read(torch.tensor([end])) - wanted).abs().max() < 2e-3
 
