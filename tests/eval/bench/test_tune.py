@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from browser import thinned
 
 import main
 from adt_tree import Pipeline
@@ -346,7 +347,7 @@ def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
     assert [one["batch_size"] for one in again] == [1, 2]
 
 
-@pytest.mark.parametrize("drafted", [1, 2])
+@pytest.mark.parametrize("drafted", thinned([1, 2]))
 def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
     tune, checkpoint, tmp_path, monkeypatch, capsys, drafted
 ) -> None:

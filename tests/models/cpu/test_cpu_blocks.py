@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from browser import thinned
 from compilers import needs_compiler
 from counted import CountedCache
 from small import randomised
@@ -129,7 +130,7 @@ def built_for(monkeypatch) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="vectors have one width here")
-@pytest.mark.parametrize(("capability", "width"), [("avx2", 32), ("default", 16)])
+@pytest.mark.parametrize(("capability", "width"), thinned([("avx2", 32), ("default", 16)]))
 def test_so_do_kernels_for_older_processors(capability, width, built_for, passes) -> None:
     """Vectors of any width: a machine with AVX-512 would hide mistakes in the narrower ones."""
     built_for(capability)
@@ -190,7 +191,7 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     assert all(passes)
 
 
-@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("dtype", thinned(NEAR), ids=str)
 def test_several_threads_change_no_bit(dtype, passes) -> None:
     """They share products and the heads, and tokens where there are more threads than heads."""
     spec = replace(SPEC, hidden=256, intermediate=512)
