@@ -19,7 +19,7 @@ from scenes.scene import sample_scene
 
 TINY = ROOT / "ckpts" / "tiny"
 Images = dict[str, list[FinishedImage]]
-INDICES = range(300, 308 if ALL else 303)  # test scenes
+INDICES = range(300, 308 if ALL else 302)  # test scenes
 
 
 @pytest.fixture(scope="module")
