@@ -1,6 +1,7 @@
 """`train_drafter`: a drafter for a target."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from commands import Command
@@ -11,6 +12,7 @@ from configs.recipes import RecipeFlags, listed_method
 from configs.training import OF_TARGET, TrainSettings
 from models.files.folders import check_files, check_folder
 from runs.opening import check_device
+from support.extras import install
 
 
 def train_settings(texts: Mapping[str, str]) -> TrainSettings:
@@ -25,6 +27,9 @@ def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     for folder in settings.token_folders:
         if not (Path(folder) / "about.json").is_file():
             refuse("tokens", folder, "a folder with about.json, which extract_tokens wrote")
+    if settings.tensorboard is not None and find_spec("tensorboard") is None:
+        needed = f"only with the package tensorboard: {install('tensorboard')}"
+        refuse("tensorboard", settings.tensorboard, needed)
     check_files(engine)
     check_device(engine.device)
     check_folder("start_from", settings.start_from, engine.model)

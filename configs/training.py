@@ -40,6 +40,7 @@ FREE_FLAGS = (
     "eval_images",
     "eval_method",
     "cache_features",
+    "tensorboard",
     "device",
 )
 
@@ -148,6 +149,9 @@ class TrainSettings(Settings, group="Training"):
     )
     save_every: int = setting("steps between checkpoints", 200, low=1)
     log_every: int = setting("steps that a line of the log is the mean of", 10, low=1)
+    tensorboard: str | None = setting(
+        "folder that gets the log's figures for TensorBoard as well", path=True, shown="off"
+    )
     engine: EngineSettings = part(EngineSettings)  # opens the target for plain decoding
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
 

@@ -5,6 +5,7 @@ EXTRAS = {
     "glm": ("diffusers", "jinja2"),
     "demo": ("gradio", "starlette"),
     "train": ("accelerate",),
+    "tensorboard": ("tensorboard",),
     "quantize": ("torchao",),
 }
 

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -118,22 +118,27 @@ class JsonLog:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
 
-    def write(self, *words: str, **values: Any) -> None:
-        """Add a line with the values and the time, in seconds since 1970.
+    def write(self, *words: str, **values: Any) -> Line:
+        """Add a line with the values and the time, in seconds since 1970; returns it.
 
         words: what is printed instead of the line.
         """
-        text = json.dumps({"time": round(time.time(), 2), **values})
+        line = {"time": round(time.time(), 2), **values}
+        text = json.dumps(line)
         print(
             *(words or (text,)), flush=True
         )  # first, since a full disk may take the file but not the figures
         append_bytes(self.path, f"{text}\n".encode())
+        return line
 
-    def keep(self, step: int) -> None:
-        """Drop the lines of later steps, which will be made again."""
-        # NaN is kept: a loss that diverged is what the log is read for
-        records = [record for _, record in numbered_lines(self.path, "step", finite=False)]
-        kept = [record for record in records if record["step"] <= step]
+    @property
+    def lines(self) -> list[Line]:
+        """What is in the file; also NaN: a loss that diverged is what the log is read for."""
+        return [line for _, line in numbered_lines(self.path, "step", finite=False)]
+
+    def keep(self, wanted: Callable[[Line], bool]) -> None:
+        """Drop all other lines, which will be made again."""
+        kept = [line for line in self.lines if wanted(line)]
         replace_file(self.path, encode_lines(kept, finite=False))
 
 

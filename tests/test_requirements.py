@@ -39,7 +39,8 @@ def imported(*places: str) -> set[str]:
 def test_what_is_imported_is_required_and_nothing_else() -> None:
     allowed = names(sum(REQUIRED.values(), []))
     assert not imported("main.py", *FOLDERS, "tests") - allowed
-    used = sum((lines for extra, lines in REQUIRED.items() if extra not in ("quantize", "dev")), [])
+    apart = ("quantize", "tensorboard", "dev")  # torch imports it
+    used = sum((lines for extra, lines in REQUIRED.items() if extra not in apart), [])
     assert not names(used) - imported("main.py", *FOLDERS)
 
 

@@ -156,6 +156,17 @@ class Tokens:
             )
         return sorted(training[: most or None]), sorted(held)
 
+    def shared(self, images: Sequence[int], others: Sequence[int]) -> int:
+        """Return how many captions of images are also those of others.
+
+        Captions that differ only in case, spaces or the full stop count as one.
+        """
+        captions, theirs = (
+            {" ".join(self.captions[image].casefold().split()).rstrip(" .") for image in some}
+            for some in (images, others)
+        )
+        return len(captions & theirs)
+
 
 def shard_paths(folder: Path) -> list[Path]:
     """Return the shards in a folder, sorted by name."""

@@ -178,6 +178,21 @@ class Trainer:
             first = (step * self.processes.count + self.processes.rank) * size
             yield list(range(first, first + size))
 
+    @torch.no_grad()
+    def held_out(self, images: list[int]) -> float:
+        """Return the loss of images that are kept from training, with the weights as they are.
+
+        It is that of an update, whose noise is the first one's, so that evaluations compare.
+        """
+        whole, total = self.settings.batch_size, 0.0
+        size = whole // (self.settings.accumulate * self.processes.count)
+        for first in range(0, len(images), size):
+            some = images[first : first + size]
+            indices = [(first + place) % whole for place in range(len(some))]
+            _, parts = self.lessons(0, self.lessons.epochs - 1, some, indices)
+            total += len(some) * self.lessons.loss.total(parts).item()
+        return total / len(images)
+
     def state(self) -> dict[str, Any]:
         """Return everything that the next update depends on."""
         return {

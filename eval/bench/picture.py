@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from support.durable import new_file
+from support.figures import save_figure
 
 Row = Mapping[str, Any]
 LABELS = {"speedup": "speed-up over ar (95 %)", "tau": "tau"}
@@ -53,10 +53,7 @@ def draw_speed(
         panel.set_xlabel(SYMBOLS.get(name, name))
     if others:
         panels[0, -1].legend(fontsize=6)
-    figure.tight_layout()
-    for ending in ("png", "pdf"):
-        with new_file(output.with_suffix(f".{ending}")) as file:
-            figure.savefig(file, format=ending, dpi=220)
+    save_figure(figure, output)
 
 
 def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:

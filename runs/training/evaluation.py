@@ -46,9 +46,10 @@ def distance(figures: dict[str, Any]) -> float:
 
 
 def in_words(figures: dict[str, Any]) -> str:
-    """Return an evaluation in a line: how far the first level is from the target, and tau."""
+    """Return an evaluation in a line: loss, how far the first level is from the target, tau."""
     decoding, hit = figures["decoding"], figures["levels"][0]["topk"]["hit_1"]
-    words = f"step {figures['step']}: TV {distance(figures):.3f}, hit {hit:.2f}"
+    words = f"step {figures['step']}: held-out loss {figures['held_out_loss']:.4f}, "
+    words += f"TV {distance(figures):.3f}, hit {hit:.2f}"
     if decoding:
         mark = " (!)" if decoding["doubts"] else ""
         words += f", tau {decoding['tau']:.2f} (jacobi {decoding['tau_jacobi']:.2f}), "
@@ -66,12 +67,13 @@ class Evaluation:
     rows: Rower
     held: list[int]  # the numbers of the images that are kept from training
 
-    def __call__(self, folder: Path, step: int) -> dict[str, Any]:
-        """Write evaluation.json; returns what that holds."""
+    def __call__(self, folder: Path, step: int, loss: float) -> dict[str, Any]:
+        """Write evaluation.json; returns what that holds. loss: of the held-out images."""
         # in fp16 from its file, as users have it, not the weights in training
         head = load_drafter(str(folder), self.target)
         levels = self.levels(head)
-        figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
+        figures = {"step": step, "settings": trained_settings(self.settings)}
+        figures |= {"held_out_loss": loss, "levels": levels}
         with printed_unless_saved(figures):
             figures["decoding"] = self.decoding(folder, head)
             replace_file(self.path, encode_json(figures))

@@ -1,6 +1,7 @@
 """`train_drafter`: an EAGLE drafter for any target, from the tokens of extract_tokens.
 
 <output_dir>/log.jsonl         a line per --log_every steps, and one per evaluation
+<output_dir>/curves.png, .pdf  its curves
 <output_dir>/checkpoint/       what the same command continues from, with the same losses
 <output_dir>/drafter/          the drafter in the public layout, as
                                --drafter_path reads it
@@ -14,6 +15,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from threading import Event
@@ -38,9 +40,11 @@ from runs.made_of import made_of
 from runs.methods import sampling_distribution
 from runs.plan import Plan
 from runs.session import open_target
+from runs.training.curves import Board, draw_curves
 from runs.training.evaluation import Evaluation, in_words, trained_settings
 from support.devices import pick_device
 from support.durable import lock, make_writable
+from support.extras import install
 from support.json_files import JsonLog
 from support.processes import Processes, launched
 from support.progress import Progress, plural
@@ -64,18 +68,36 @@ def train(settings: TrainSettings) -> None:
         with ExitStack() as stack:
             if processes.rank == 0:
                 make_writable("output_dir", settings.folder)
-                if settings.cache_features is not None:
-                    make_writable("cache_features", Path(settings.cache_features))
+                for name in ("cache_features", "tensorboard"):
+                    if (place := getattr(settings, name)) is not None:
+                        make_writable(name, Path(place))
                 stack.enter_context(lock(settings.folder / ".lock"))
             images = plural(settings.train_images or len(tokens) - settings.holdout, "image")
             what = f"training a drafter on {images} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
             with Progress(what, settings.steps, shown=processes.rank == 0, unit="step") as progress:
-                for note in _sampled_otherwise(settings):
+                for note in _notes(settings, tokens):
                     progress.note(note)
                 Training(settings, open_target(settings.engine), tokens, processes, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
+
+
+def _split(settings: TrainSettings, tokens: Tokens) -> tuple[list[int], list[int]]:
+    """Return the images to train on, and those held out."""
+    with refusing(Flag("train_images" if settings.train_images else "holdout")):
+        return tokens.split(settings.holdout, settings.train_images)
+
+
+def _notes(settings: TrainSettings, tokens: Tokens) -> Iterator[str]:
+    """Yield what may make figures other than expected, or is left out."""
+    yield from _sampled_otherwise(settings)
+    images, held = _split(settings, tokens)
+    if count := tokens.shared(held, images):
+        also = f"{plural(count, 'held-out caption')} also trained on in another spelling"
+        yield f"note: {also}: held-out figures look better than they are"
+    if find_spec("matplotlib") is None:
+        yield f"note: no picture of the curves without matplotlib: {install('eval')}"
 
 
 def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
@@ -137,8 +159,7 @@ class Training:
         grid["preview"] = None if small is None else list(small)
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
-        with refusing(Flag("train_images" if settings.train_images else "holdout")):
-            images, held = tokens.split(settings.holdout, settings.train_images)
+        images, held = _split(settings, tokens)
         self.settings, self.processes, self.target = settings, processes, target
         self.progress = progress
         self.config = head_config(settings)  # --start_from may change after the start
@@ -172,6 +193,7 @@ class Training:
         self.trainer = Trainer(settings, head, lessons, images, processes)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
+        self.board: Board | None = None
         # since the last line of the log: parts of the losses; seconds of this command's updates
         self.recent: list[Tensor] = []
         self.seconds: list[float] = []
@@ -179,12 +201,14 @@ class Training:
     def run(self) -> None:
         """Do the missing steps and evaluations."""
         settings, trainer = self.settings, self.trainer
-        evaluated = self._resume()
+        missing = self._resume()
+        if settings.tensorboard is not None and self.processes.rank == 0:
+            self.board = Board(Path(settings.tensorboard), self.log.lines)
         self.progress.done = trainer.step
         self.progress.begin()
         if trainer.step:
             self.progress.note(f"continuing at step {trainer.step} of {settings.steps}")
-        if self._due() and not evaluated:  # by a command that ended before it was
+        if missing:
             self._evaluate()
         with terminated() as ended:
             self._update(ended)
@@ -222,7 +246,7 @@ class Training:
         self.recent, self.seconds = [], []
         if self.processes.rank == 0:
             weighed = zip(PARTS, trainer.lessons.loss.weights, parts.T.tolist(), strict=True)
-            self.log.write(
+            self._write(
                 step=trainer.step,
                 loss=trainer.lessons.loss.total(parts).item(),
                 **{name: [round(x, 6) for x in values] for name, w, values in weighed if w},
@@ -230,6 +254,11 @@ class Training:
                 images_per_second=round(self.settings.batch_size / seconds, 3),
                 seconds_left=round(seconds * (self.settings.steps - trainer.step)),
             )
+
+    def _write(self, *words: str, **values: Any) -> None:
+        line = self.log.write(*words, **values)
+        if self.board is not None:
+            self.board.add(line)
 
     def _save(self) -> None:
         if self.processes.rank == 0:
@@ -239,7 +268,7 @@ class Training:
         self.processes.wait()
 
     def _resume(self) -> bool:
-        """Continue from the checkpoint; returns whether its step has been evaluated."""
+        """Continue from the checkpoint; returns whether its step is still to be evaluated."""
         state = load_state(self.checkpoint)
         if state is not None:
             self._check_flags(state)
@@ -250,13 +279,21 @@ class Training:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
         evaluated = self.evaluation.done(self.trainer.step)  # a foreign file ends it here
         # all must have looked before the first process writes the file
+        missing = self._due() and not evaluated  # by a command that ended before it was
         seen = self.trainer.step, evaluated
         self.processes.agree("output_dir", self.settings.output_dir, seen)
         if self.processes.rank == 0:
             if state is None:  # the figures are of a training whose checkpoint was deleted
                 self.evaluation.forget()
-            self.log.keep(self.trainer.step)
-        return evaluated
+            # each step once: later ones, and an evaluation by other flags, are made again
+            step = self.trainer.step
+            self.log.keep(
+                lambda line: (
+                    line["step"] < step
+                    or (line["step"] == step and not (missing and "levels" in line))
+                )
+            )
+        return missing
 
     def _check_flags(self, state: dict[str, Any]) -> None:
         """Raise a SettingsError unless the checkpoint was made with these flags."""
@@ -297,9 +334,12 @@ class Training:
             scale = embedding_scale(self.settings, self.target, self.embedding)
             with self.trainer.average.applied():
                 export(self.trainer.head, self.config, folder, self.embedding, scale)
-            figures = self.evaluation(folder, self.trainer.step)
-            shown = {name: figures[name] for name in ("levels", "decoding")}
-            self.log.write(in_words(figures), step=self.trainer.step, **shown)
+                loss = self.trainer.held_out(self.evaluation.held)
+            figures = self.evaluation(folder, self.trainer.step, loss)
+            shown = {name: figures[name] for name in ("held_out_loss", "levels", "decoding")}
+            self._write(in_words(figures), step=self.trainer.step, **shown)
+            if find_spec("matplotlib") is not None:
+                draw_curves(self.log.lines, self.settings.folder / "curves")
         self.processes.wait()
         self.progress.say("")
 
@@ -316,8 +356,7 @@ def plan_training(settings: TrainSettings) -> Plan:
     Whether the files are those of the checkpoint is seen once the target is loaded.
     """
     tokens = read_tokens(settings)
-    with refusing(Flag("train_images" if settings.train_images else "holdout")):
-        images, _ = tokens.split(settings.holdout, settings.train_images)
+    images, _ = _split(settings, tokens)
     path = settings.folder / CHECKPOINT
     state = load_state(path) or {"step": 0}
     made = state.get("settings", {})
@@ -327,9 +366,10 @@ def plan_training(settings: TrainSettings) -> Plan:
     what = f"training a drafter on {plural(len(images), 'image')} of {settings.tokens} "
     what += f"into {settings.folder}"
     folders = {"output_dir": settings.folder}
-    if settings.cache_features is not None:
-        folders["cache_features"] = Path(settings.cache_features)
-    notes = [note.removeprefix("note: ") for note in _sampled_otherwise(settings)]
+    for name in ("cache_features", "tensorboard"):
+        if (place := getattr(settings, name)) is not None:
+            folders[name] = Path(place)
+    notes = [note.removeprefix("note: ") for note in _notes(settings, tokens)]
     notes += ["memory: without the drafter's, its optimizer's and the activations'"]
     run = settings.engine
     return Plan(

@@ -329,7 +329,8 @@ def test_the_last_line_says_what_the_drafter_reaches(folders, tmp_path, capsys) 
     *lines, last = capsys.readouterr().out.splitlines()  # with doubts on a busy machine
     assert re.fullmatch(told, last)
     words = (
-        r"step 1: TV 0\.\d{3}, hit 0\.\d\d, tau \d\.\d\d \(jacobi \d\.\d\d\), speed-up \d\.\d\d.*"
+        r"step 1: held-out loss \d\.\d{4}, TV 0\.\d{3}, hit 0\.\d\d, "
+        r"tau \d\.\d\d \(jacobi \d\.\d\d\), speed-up \d\.\d\d.*"
     )
     assert any(re.fullmatch(words, line) for line in lines), "the raw figures are in the file"
     figures = json.loads(path.read_text())
