@@ -34,9 +34,8 @@ def draw_curves(lines: Iterable[Line], output: Path) -> None:
     shown = {title: [n for n in curves if n.startswith(f"{title}/")] for title in PANELS}
     shown = {title: names for title, names in shown.items() if names}
     figure = Figure(figsize=(3.2 * len(shown), 2.8))
-    for panel, (title, names) in zip(
-        figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True
-    ):
+    panels = figure.subplots(1, len(shown), squeeze=False, sharex=True)[0]
+    for panel, (title, names) in zip(panels, shown.items(), strict=True):
         for number, name in enumerate(names):
             steps, values = zip(*curves[name].items(), strict=True)
             label, color = name.removeprefix(f"{title}/").replace("_", " "), f"C{number}"
@@ -45,9 +44,13 @@ def draw_curves(lines: Iterable[Line], output: Path) -> None:
             else:
                 marks = "-" if name == "loss/training" else "o-"
                 panel.plot(steps, values, marks, lw=1, ms=3, color=color, label=label)
-        panel.set_xlabel("step")
-        panel.set_ylabel(title.replace("_", " "))
+        panel.set(xlabel="step", ylabel=title.replace("_", " "))
         panel.legend(fontsize=6)
+    losses = panels[0]
+    losses.set_yscale("log")  # since the first ones are large
+    losses.yaxis.set_major_formatter("{x:g}")
+    losses.yaxis.set_minor_formatter("{x:g}")
+    losses.tick_params(axis="y", which="minor", labelsize=6)
     save_figure(figure, output)
 
 
