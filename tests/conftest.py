@@ -38,6 +38,22 @@ def chromium() -> "Iterator[Browser]":
         browser.close()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def drawings() -> Iterator[list[tuple]]:
+    """Lines and place of every picture of a training; none is drawn, since that takes long."""
+    given: list[tuple] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runs.training.curves.draw_curves", lambda *what: given.append(what))
+        yield given
+
+
+@pytest.fixture
+def drawn(drawings) -> list[tuple]:
+    """The `drawings` of this test."""
+    drawings.clear()
+    return drawings
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random checkpoint in the public format; tests read it only."""

@@ -40,7 +40,7 @@ from runs.made_of import made_of
 from runs.methods import sampling_distribution
 from runs.plan import Plan
 from runs.session import open_target
-from runs.training.curves import Board, draw_curves
+from runs.training import curves
 from runs.training.evaluation import Evaluation, in_words, trained_settings
 from support.devices import pick_device
 from support.durable import lock, make_writable
@@ -193,7 +193,7 @@ class Training:
         self.trainer = Trainer(settings, head, lessons, images, processes)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
-        self.board: Board | None = None
+        self.board: curves.Board | None = None
         # since the last line of the log: parts of the losses; seconds of this command's updates
         self.recent: list[Tensor] = []
         self.seconds: list[float] = []
@@ -203,7 +203,7 @@ class Training:
         settings, trainer = self.settings, self.trainer
         missing = self._resume()
         if settings.tensorboard is not None and self.processes.rank == 0:
-            self.board = Board(Path(settings.tensorboard), self.log.lines)
+            self.board = curves.Board(Path(settings.tensorboard), self.log.lines)
         self.progress.done = trainer.step
         self.progress.begin()
         if trainer.step:
@@ -339,7 +339,7 @@ class Training:
             shown = {name: figures[name] for name in ("held_out_loss", "levels", "decoding")}
             self._write(in_words(figures), step=self.trainer.step, **shown)
             if find_spec("matplotlib") is not None:
-                draw_curves(self.log.lines, self.settings.folder / "curves")
+                curves.draw_curves(self.log.lines, self.settings.folder / "curves")
         self.processes.wait()
         self.progress.say("")
 
