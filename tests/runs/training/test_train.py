@@ -77,6 +77,8 @@ def test_a_block_drafter_is_resumed_written_and_drafts(folders, tmp_path) -> Non
     whole = run(folders, tmp_path / "whole", **more)
     stopped(folders, tmp_path / "part", **more)
     assert run(folders, tmp_path / "part", **more)[-1] == whole[-1]
+    losses = {evaluation(tmp_path / name)["held_out_loss"] for name in ("whole", "part")}
+    assert len(losses) == 1 and min(losses) > 0
     drafter, levels = tmp_path / "whole" / "drafter", evaluation(tmp_path / "whole")["levels"]
     assert json.loads((drafter / "config.json").read_text())["drafter"] == "block"
     assert len(levels) > 4 and all(0 <= line["total_variation"] <= 1 for line in levels)
