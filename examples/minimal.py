@@ -242,7 +242,8 @@ def prompt_ids(prompt: str) -> list[int]:
 
 def pixels(tokens: list[int]) -> Tensor:
     """Decode an image's tokens with the VQGAN to pixels, uint8 (128, 128, 3)."""
-    w = load_file(FOLDER / "tokenizer/vqgan.safetensors")
+    stored = load_file(FOLDER / "tokenizer/vqgan.safetensors")
+    w = {name: tensor.float() for name, tensor in stored.items()}
 
     def conv(name: str, x: Tensor) -> Tensor:
         kernel = w[name + ".weight"]
