@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from browser import ALL
+from browser import ALL, only_in_all
 from families import SMALL
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
@@ -305,8 +305,9 @@ def test_planted_faults_are_found(fault, opened, monkeypatch) -> None:
     assert not difference(session, case)
 
 
+@only_in_all
 def test_a_failure_shrinks_to_a_command(opened, monkeypatch) -> None:
-    accepts_a_wrong_token(monkeypatch, 1)
+    forgets_to_move(monkeypatch)
     with pytest.raises(AssertionError) as raised:
         assert_all_same("tiny", opened("tiny"), 50)
     printed = next(line for line in str(raised.value).splitlines() if line.startswith("ADT_CASE="))

@@ -37,7 +37,7 @@ def test_tokens_have_the_targets_distribution(cell: Cell) -> None:
     assert result.exact
 
 
-@pytest.mark.parametrize("cell", apart(thinned(CONTROLS)), ids=str)
+@pytest.mark.parametrize("cell", apart(CONTROLS), ids=str)
 def test_faults_are_seen(cell: Cell) -> None:
     result = outcome(cell, IMAGES)
     print(row(cell, result))

@@ -106,7 +106,8 @@ def test_a_bound_for_each_candidate_adds_up(name) -> None:
 @pytest.mark.parametrize(("relaxed", "lossless"), [(Lantern, Rejection), (LanternCoupled, Exact)])
 def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> None:
     """Token for token; in cut distributions a neighbour may have no probability at all."""
-    distributions, noise = Distributions(4, 2, cut=True), noise_of(range(500), 3, 4)
+    distributions = Distributions(4, 2, cut=True)
+    noise = noise_of(range(2000 if ALL else 500), 3, 4)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
     tree = DynamicTree(TreeShape(2, 3, 5))
     found = one_round(distributions, tree, proposal, relaxed(settings, nearest(4)), noise)[1]

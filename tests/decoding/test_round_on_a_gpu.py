@@ -13,6 +13,7 @@ import pytest
 import torch
 from small import open_lumina
 from test_replay import METHODS as REPLAYED
+from test_replay import in_turn
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
@@ -113,12 +114,12 @@ def session(checkpoint, fake_gpu) -> Session:
     return on_fake_gpu(open_session(EngineSettings(method=adt, **given)), fake_gpu)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.proposal}")
+@pytest.mark.parametrize("method", in_turn(METHODS), ids=lambda m: f"{m.method}-{m.proposal}")
 def test_a_round_waits_once_and_stays_on_its_device(method, session, fake_gpu) -> None:
     decode(lambda: session.open_engine(method), fake_gpu)
 
 
-@pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
+@pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=lambda m: m.method)
 def test_so_it_does_where_the_head_reads_hidden_states(method, session, fake_gpu) -> None:
     with fake_gpu:
         session.drafter.read_layers((1,))
@@ -126,7 +127,7 @@ def test_so_it_does_where_the_head_reads_hidden_states(method, session, fake_gpu
     decode(lambda: session.open_engine(method), fake_gpu)
 
 
-@pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
+@pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=lambda m: m.method)
 def test_so_it_does_across_row_ends(method, lumina_folder, fake_gpu) -> None:
     session = on_fake_gpu(open_lumina(lumina_folder, "64"), fake_gpu)
     decode(lambda: session.open_engine(method, images=2), fake_gpu, rounds=3)
