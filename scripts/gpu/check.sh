@@ -52,8 +52,9 @@ run() { # run NAME COMMAND...: its table goes to OUT/NAME.md; the check goes on 
 
 run tokens "$PY" -m scripts.gpu.tokens --device "$device" --model_path "$MODEL" \
   --output "$OUT/measurements.jsonl" "${tokens[@]}"
-if [ ! -e "$random/config.json" ]; then # the last file that is written
-  "$PY" -m scripts.tools.random_checkpoint --output "$random" "${checkpoint[@]}" >&2
+if [ ! -e "$random/Anole-7b-v0.1-hf/config.json" ]; then # the last file that is written
+  "$PY" -m scripts.tools.random_checkpoint --model anole --size full --output "$random" \
+    "${checkpoint[@]}" >&2
 fi
 run rounds "$PY" -m scripts.gpu.rounds --device "$device" --model_path "$random" \
   --output "$OUT/measurements.jsonl" "${rounds[@]}"

@@ -27,11 +27,12 @@ from eval.bench.table import method_words, words_of
 from eval.report.run import read_run
 from runs.run_folder import tau as tau_of
 from runs.session import Session, open_session
+from scripts.checkpoints.chameleon import IDS, anole_config, write_parts
+from scripts.checkpoints.published import Published
 from scripts.gpu.count import KINDS, WIDE_KERNELS, Work, count_rounds, total_bytes
 from scripts.gpu.rounds import METHODS, held
 from scripts.gpu.tokens import short
 from scripts.gpu.traces import Replayed, TracedRun, read_trace
-from scripts.tools.random_checkpoint import IDS, public_config, write_checkpoint
 from support.json_files import read_lines, read_object
 from support.script import run_script
 from support.tables import NONE, Table
@@ -307,7 +308,7 @@ def open_narrow(model: str, model_path: str | None, folder: Path) -> tuple[Sessi
         refuse("model", model, "anole, also with --model_path, or tiny")
     scale = 1
     if model == "anole":
-        config = public_config(1, 32)
+        config = anole_config()
         config |= read_object(Path(model_path) / "config.json") if model_path else {}
         if config["vocab_size"] != IDS:
             refuse("model_path", model_path, f"a config.json with Anole's vocab_size {IDS}")
@@ -315,7 +316,7 @@ def open_narrow(model: str, model_path: str | None, folder: Path) -> tuple[Sessi
         scale = config["num_attention_heads"] // 2
         config |= {name: config[name] // scale for name in ("hidden_size", "intermediate_size")}
         config |= {"num_attention_heads": 2, "num_key_value_heads": 2}
-        write_checkpoint(folder, config)
+        Published("anole", config, write_parts)(folder)
     settings = EngineSettings.of(
         {"model_path": str(folder)} if model == "anole" else {}, model=model, dtype="bf16",
         device="cpu", compile="off", method=MethodSettings("eagle2"),

@@ -64,7 +64,7 @@ def time_rounds(
 
     Args:
         output: file of measurements, which the same command continues.
-        model_path: a folder of scripts.tools.random_checkpoint.
+        model_path: a folder of scripts.tools.random_checkpoint, of a full Anole.
         device: auto, cpu, cuda or cuda:N.
         batches: images at once, by commas; with other values of --compile only the first.
         rounds: how many are timed.
