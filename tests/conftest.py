@@ -57,7 +57,7 @@ def drawn(drawings) -> list[tuple]:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random checkpoint in the public format; tests read it only."""
-    from small import write_checkpoint
+    from scripts.checkpoints.chameleon import write_checkpoint
 
     return write_checkpoint(tmp_path_factory.mktemp("small") / "checkpoint")
 
@@ -71,7 +71,9 @@ def folder(checkpoint: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def lumina_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random Lumina-mGPT checkpoint; tests read it only."""
-    from small import LUMINA, write_checkpoint
+    from small import LUMINA
+
+    from scripts.checkpoints.chameleon import write_checkpoint
 
     return write_checkpoint(tmp_path_factory.mktemp("lumina") / "checkpoint", LUMINA)
 
@@ -110,7 +112,9 @@ def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def llamagen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A LlamaGen of 4 x 4 codes, which `llamagen` stands for here, and which a test may damage."""
-    from small_llamagen import put_llamagen, write_llamagen
+    from small_llamagen import put_llamagen
+
+    from scripts.checkpoints.llamagen import write_llamagen
 
     put_llamagen(monkeypatch, "llamagen", 4)
     return write_llamagen(tmp_path / "LlamaGen-T2I")

@@ -8,15 +8,9 @@ import torch
 from counted import CountedCache
 from fakes import finished
 from PIL import Image
-from small import FLAGS, LUMINA, small_settings, write_checkpoint
-from small_emu3 import write_emu3
-from small_emu3_5 import write_emu3_5
-from small_glm_image import open_glm_image, write_glm_image
-from small_image_gpt import write_image_gpt
-from small_janus import write_janus
-from small_liquid import write_liquid
-from small_llamagen import open_llamagen, write_llamagen
-from small_lumina2 import write_lumina2
+from small import FLAGS, LUMINA, small_settings
+from small_glm_image import open_glm_image
+from small_llamagen import open_llamagen
 from torch import Tensor
 
 import main
@@ -30,6 +24,15 @@ from drafters.training.shards import Tokens
 from models.target import TargetModel
 from runs.exactness import uncached_logits
 from runs.session import Session, open_session
+from scripts.checkpoints.chameleon import write_checkpoint
+from scripts.checkpoints.emu3 import write_emu3
+from scripts.checkpoints.emu3_5 import write_emu3_5
+from scripts.checkpoints.glm_image import write_glm_image
+from scripts.checkpoints.image_gpt import write_image_gpt
+from scripts.checkpoints.janus import write_janus
+from scripts.checkpoints.liquid import write_liquid
+from scripts.checkpoints.llamagen import write_llamagen
+from scripts.checkpoints.lumina2 import write_lumina2
 
 PROMPTS = ("a cat", "two blue dogs", "A red cat")
 PLAIN = MethodSettings("ar")
@@ -64,9 +67,15 @@ SMALL = {
         "lumina_mgpt", lambda root: write_checkpoint(root / "Lumina-mGPT", LUMINA)
     ),
     "lumina_mgpt2": Small("lumina_mgpt2", lambda root: write_lumina2(root / "Lumina-mGPT-2.0")),
-    "glm_image": Small("glm_image", write_glm_image, open_glm_image),
-    "image_gpt": Small("image_gpt", write_image_gpt),
-    "llamagen": Small("llamagen", write_llamagen, open_llamagen),
+    "glm_image": Small(
+        "glm_image",
+        lambda root: write_glm_image(root / "vision_language_encoder"),
+        open_glm_image,
+    ),
+    "image_gpt": Small("image_gpt", lambda root: write_image_gpt(root / "image_gpt")),
+    "llamagen": Small(
+        "llamagen", lambda root: write_llamagen(root / "LlamaGen-T2I"), open_llamagen
+    ),
 }
 
 

@@ -1,69 +1,19 @@
-"""A small GLM-Image with random weights, as transformers and diffusers write it."""
+"""What paints a small GLM-Image's tokens, and a small grid for it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from small import OPTIONS, randomised, special_tokenizer, write_llama_drafter
 from torch import Tensor
-from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from configs.model import EngineSettings
 from configs.targets import TARGETS
-from models.targets.glm_image import GlmImage
 from runs.session import Session, open_session
+from scripts.checkpoints.glm_image import FEW
 
-CODES = 300
 SIZES = vars(TARGETS["glm_image"].sizes)  # which tests give a smaller `preview`
-NAMES = ("<pad>", "<sop>", "<eop>", "<|user|>")
-TEMPLATE = "{% for m in messages %}<|user|>\n{{ m['content'][0]['text'] }}\n{% endfor %}"
-
-
-def write_glm_image(root: Path, share: float = 0.5) -> Path:
-    """Write a folder of all parts; returns the target's. share: of rotated channels."""
-    folder, processor = root / "vision_language_encoder", root / "processor"
-    config = GlmImageConfig(
-        text_config={
-            "vocab_size": CODES + 300, "hidden_size": 64, "intermediate_size": 72,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "max_position_embeddings": 700, "vision_vocab_size": CODES + 8, "pad_token_id": 0,
-            "eos_token_id": CODES + 1,
-            "rope_parameters": {
-                "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": share,
-                "mrope_section": [2, 1, 1] if share == 0.5 else [3, 2, 3],
-            },
-        },
-        vision_config={"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16,
-                       "image_size": 64, "patch_size": 16},
-        vq_config={"embed_dim": 8, "num_embeddings": CODES, "latent_channels": 16},
-        image_token_id=CODES + 2, image_start_token_id=CODES, image_end_token_id=CODES + 1,
-    )  # fmt: skip
-    model = randomised(GlmImageForConditionalGeneration(config), 0)
-    model.lm_head.weight.data[CODES:] += 0.5  # other ids would often be likelier than codes
-    model.save_pretrained(folder, max_shard_size="60KB")  # several files
-    processor.mkdir()
-    processor_files(processor)
-    entries = GlmImage().entries(json.loads((folder / "config.json").read_text()))
-    target = GlmImage().load(folder, replace(OPTIONS, target_size="96x64"))
-    write_llama_drafter(folder, entries, target.transformer)
-    return folder
-
-
-def processor_files(folder: Path) -> None:
-    """Write the tokenizer: the image start has id CODES, as names of codes stand before it."""
-    whole = special_tokenizer([f"<code{n}>" for n in range(CODES - 256)] + ["<start>", *NAMES])
-    whole.save(str(folder / "tokenizer.json"))
-    names = {"bos_token": "<start>", "grid_bos_token": "<sop>", "grid_eos_token": "<eop>"}
-    settings = {**names, "pad_token": "<pad>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    # as published: not the defaults of the class, which are CLIP's
-    pixels = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "patch_size": 16}
-    pixels |= {"temporal_patch_size": 1, "merge_size": 1}
-    (folder / "preprocessor_config.json").write_text(json.dumps(pixels))
 
 
 def open_glm_image(settings: EngineSettings) -> Session:
@@ -91,7 +41,7 @@ def write_painter(root: Path) -> None:
     transformer = diffusers.GlmImageTransformer2DModel(
         in_channels=4, out_channels=4, num_layers=1, attention_head_dim=16, num_attention_heads=2,
         text_embed_dim=16, time_embed_dim=16, condition_dim=4,
-        prior_vq_quantizer_codebook_size=CODES,
+        prior_vq_quantizer_codebook_size=FEW,
     )  # fmt: skip
     glyphs = T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler()

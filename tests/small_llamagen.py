@@ -1,134 +1,14 @@
-"""A complete small LlamaGen in the public layout with random weights."""
+"""Targets that are a LlamaGen of few codes."""
 
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from small import make_kin, randomised, scaled
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from torch import Tensor
-from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
-from transformers.models.janus.configuration_janus import JanusVQVAEConfig
-from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from configs.model import EngineSettings
 from configs.targets import TARGETS
-from drafters.eagle import EagleHead
-from drafters.kinds import eagle_keys
-from models.base import ImageRope
-from models.files.network import public_state
-from models.targets.llamagen import LlamaGen, LlamaGenNetwork, llamagen_keys, rotated_spec
+from models.targets.llamagen import LlamaGen
 from runs.session import Session, open_session
-
-WORDS = ["a", "red", "blue", "cat", "dog", "on", "the", "mat", "and", "two", "three", ",", "."]
-
-
-@dataclass(frozen=True)
-class LlamaGenSizes:
-    """Sizes: `side` x `side` of so many `codes`, after `slots` slots for the caption."""
-
-    side: int = 4
-    codes: int = 24
-    slots: int = 9
-    width: int = 16
-
-
-def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path:
-    """Write all files below `root` in LANTERN's layout; returns the target's folder."""
-    folder = root / "LlamaGen-T2I"
-    (folder / "drafter").mkdir(parents=True)
-    config = public_config(sizes)
-    network = randomised(LlamaGenNetwork(LlamaGen().spec(config), sizes.width), 0)
-    network.caption.empty.data.normal_(generator=torch.Generator().manual_seed(2))
-    head_config = drafter_config(config)
-    rope = ImageRope(sizes.slots - 1, sizes.side)
-    head = randomised(EagleHead(replace(rotated_spec(head_config, rope), first_norm=False)), 1)
-    make_kin(network.transformer, head)
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
-    state = public_state(network, llamagen_keys(network.transformer.spec))
-    save_file(state, folder / "model.safetensors")
-    state = public_state(head, eagle_keys(head.spec, True))
-    torch.save(state, folder / "drafter" / "pytorch_model.bin")
-    write_vq(root / "vq_ds16_t2i.pt", small_janus(sizes.codes, sizes.side))
-    write_t5(root / "t5" / "flan-t5-xl", sizes.width)
-    return folder
-
-
-def public_config(sizes: LlamaGenSizes) -> dict:
-    """Return config.json of jadohu/LlamaGen-T2I with smaller numbers."""
-    return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": sizes.codes,
-        "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_act": "silu",
-        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "rope_scaling": None, "attention_bias": False, "pretraining_tp": 1,
-        "tie_word_embeddings": False, "block_size": sizes.side**2, "cls_token_num": sizes.slots,
-        "caption_dim": sizes.width, "rope_base": 10000, "input_type": "t2i", "num_classes": 1000,
-        "class_dropout_p": 0.1, "token_dropout_p": 0.1, "resid_dropout_p": 0.1,
-        "ffn_dropout_p": 0.1,
-    }  # fmt: skip
-
-
-def drafter_config(config: dict) -> dict:
-    """Return config.json of jadohu/llamagen_drafter; its code knows the grid by `input_type`."""
-    fixed = ("rope_base", "rope_theta", "attention_bias", "num_classes")
-    names = ("block_size", "cls_token_num", *fixed)
-    kept = {name: value for name, value in config.items() if name not in names}
-    stage = "t2i2" if config["block_size"] == 1024 else "t2i"
-    own = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "class_dropout_p": 0.0}
-    return kept | own | {"input_type": stage}
-
-
-def small_janus(codes: int, side: int, multiplier: tuple[int, ...] = (1, 2)) -> JanusVQVAE:
-    """Return transformers' codec of LlamaGen's architecture with random weights."""
-    config = JanusVQVAEConfig(
-        embed_dim=4, num_embeddings=codes, latent_channels=8, base_channels=32,
-        channel_multiplier=list(multiplier), num_res_blocks=2, num_patches=side,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return scaled(JanusVQVAE(config))
-
-
-def public_vq(janus: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    state = {}
-    for key, value in janus.items():
-        key = re.sub(r"\.(down|up)\.(\d+)\.", r".conv_blocks.\2.", key).replace(".block.", ".res.")
-        for place, name in enumerate(("block_1", "attn_1", "block_2")):
-            key = key.replace(f".mid.{name}.", f".mid.{place}.")
-        state[key] = value
-    return state
-
-
-def write_vq(path: Path, janus: JanusVQVAE) -> None:
-    state = public_vq(janus.state_dict()) | {"quantize.codebook_used": torch.zeros(65536)}
-    torch.save({"model": state}, path)
-
-
-def write_t5(folder: Path, width: int) -> None:
-    """Encoder, decoder and a tokenizer of whole words."""
-    ids = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )  # fmt: skip
-    fast.save_pretrained(folder)
-    torch.manual_seed(3)
-    config = T5Config(
-        vocab_size=len(ids), d_model=width, d_kv=8, d_ff=24, num_layers=2, num_heads=2,
-        feed_forward_proj="gated-gelu", tie_word_embeddings=False,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(folder)
 
 
 def put_llamagen(patch: pytest.MonkeyPatch, name: str, side: int) -> None:

@@ -21,6 +21,7 @@ from scripts.checkpoints.parts import (
     BYTES,
     byte_level,
     drafter_config,
+    is_head_norm,
     make_kin,
     randomised,
     write_drafter,
@@ -85,11 +86,6 @@ def stored_norms(state: State, sizes: Sizes) -> State:
     """Return weights with a single row for the norms that all heads share."""
     once = [key for key in state if sizes.shared_norm and is_head_norm(key)]
     return state | {key: state[key][:1].clone() for key in once}
-
-
-def is_head_norm(key: str) -> bool:
-    """Tell the norms of queries and keys from others."""
-    return ".q_norm." in key or ".k_norm." in key
 
 
 def write_files(folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -184,4 +180,7 @@ SMALL = {
     "anole": partial(write_checkpoint, sizes=ANOLE),
     "lumina_mgpt": partial(write_checkpoint, sizes=LUMINA),
 }
-FULL = {model: Published(model, anole_config(), write_parts) for model in SMALL}
+FULL = {
+    "anole": Published("anole", anole_config(), write_parts),
+    "lumina_mgpt": Published("lumina_mgpt", anole_config(), write_parts, head_norm=(1, 128)),
+}

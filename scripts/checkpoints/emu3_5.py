@@ -110,5 +110,5 @@ FULL = {"emu3_5": Published(
         num_attention_heads=64, num_key_value_heads=8, head_dim=128,
         max_position_embeddings=POSITIONS,
     ),
-    write_parts,
+    write_parts, head_norm=(128,),
 )}  # fmt: skip

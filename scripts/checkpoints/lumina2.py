@@ -87,5 +87,6 @@ FULL = {
         "lumina_mgpt2",
         anole_config() | {"vocab_size": IDS, "max_position_embeddings": POSITIONS},
         write_parts,
+        head_norm=(1, 128),
     )
 }

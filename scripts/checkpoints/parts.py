@@ -70,6 +70,11 @@ def randomised(module: Module, seed: int, shared_norm: bool = False) -> Module:
     return module.requires_grad_(False).eval()
 
 
+def is_head_norm(key: str) -> bool:
+    """Tell the norms of queries and keys from others."""
+    return ".q_norm." in key or ".k_norm." in key
+
+
 def make_kin(target: Transformer, head: EagleHead) -> None:
     """Make features of both depend most on the last token, so that drafts are often right."""
     for module, share in ((target, 0.6), (head, 0.4)):

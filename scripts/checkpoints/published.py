@@ -21,7 +21,7 @@ from torch import Tensor
 from drafters.loading import drafter_network
 from models.files.network import Network
 from models.registry import family_of
-from scripts.checkpoints.parts import drafter_config
+from scripts.checkpoints.parts import drafter_config, is_head_norm
 from support.durable import encode_json, give_usual_mode, replace_file
 
 SHARD_BYTES = 2**29
@@ -40,6 +40,8 @@ class Published:
     # narrow networks; returns the weights that lie among the target's own.
     write_parts: Callable[[Path], State]
     head: dict[str, Any] | None = None  # the drafter's config.json; None: a layer of the target's
+    # Shape of the norms of queries and keys where heads share one; None: a row per head.
+    head_norm: tuple[int, ...] | None = None
 
     def networks(self) -> tuple[Network, dict[str, Any], Network]:
         """Return the target, and the drafter with its config.json, on the meta device."""
@@ -56,22 +58,24 @@ class Published:
         Up to 1 GB of memory per core is taken, of which up to 8 are used.
         """
         target, config, head = self.networks()
-        write_weights(folder / "drafter", config, public_shapes(head))
+        write_weights(folder / "drafter", config, self.shapes(head))
         parts = self.write_parts(folder)
         # Last, so that a folder with the target's config.json is whole.
-        write_weights(folder, self.config, public_shapes(target) | parts)
+        write_weights(folder, self.config, self.shapes(target) | parts)
         weights = sum(weight.numel() for weight in target.module.parameters())
         print(f"{folder}: {weights:,} weights and a drafter", file=sys.stderr)
 
-
-def public_shapes(network: Network) -> State:
-    """Return bf16 tensors on the meta device by public key, with the rows that are never read."""
-    tensors, shapes = network.module.state_dict(), {}
-    for key, slot in network.keys.items():
-        read = tensors[slot.parameter][slot.rows]
-        height = len(read) if slot.height is None else slot.height
-        shapes[key] = torch.empty(height, *read.shape[1:], dtype=torch.bfloat16, device="meta")
-    return shapes
+    def shapes(self, network: Network) -> State:
+        """Return bf16 tensors on the meta device by public key, with the rows that nobody reads."""
+        tensors, state = network.module.state_dict(), {}
+        for key, slot in network.keys.items():
+            read = tensors[slot.parameter][slot.rows]
+            height = len(read) if slot.height is None else slot.height
+            shape = (height, *read.shape[1:])
+            if self.head_norm is not None and is_head_norm(key):
+                shape = self.head_norm
+            state[key] = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+        return state
 
 
 def write_weights(folder: Path, config: dict[str, Any], state: State) -> None:

@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 from families import SMALL
-from small_llamagen import LlamaGenSizes, public_config
-from small_lumina2 import write_lumina2
 
 from adt_tree.sources import source_values
 from configs.fields import SettingsError
 from configs.schema import ROOT
 from configs.targets import TARGETS
+from scripts.checkpoints.llamagen import LlamaGenSizes, public_config
+from scripts.checkpoints.lumina2 import write_lumina2
 from support.output import remark
 
 

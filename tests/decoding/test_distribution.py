@@ -12,7 +12,7 @@ import pytest
 import torch
 from browser import ALL, only_in_all
 from fakes import finished
-from small import Sizes, small_settings, write_checkpoint
+from small import small_settings
 from torch import Tensor
 
 from configs import methods
@@ -27,6 +27,7 @@ from models.base import Context
 from models.target import TargetModel
 from runs.methods import build_engine
 from runs.session import Session, open_session
+from scripts.checkpoints.chameleon import Sizes, write_checkpoint
 from scripts.rules.rounds import outcome_counts
 from scripts.rules.statistics import p_value
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from families import PLAIN, PROMPTS, decoded
-from small import randomised, small_settings
+from small import small_settings
 from torch import Tensor, nn
 
 from configs.fields import SettingsError
@@ -21,6 +21,7 @@ from models.quantize import weight_bytes
 from models.transformer import Transformer
 from runs.check.loaded import Checkpoint, tell_distance
 from runs.session import Session, open_session
+from scripts.checkpoints.parts import randomised
 
 SPEC = TransformerSpec(
     vocab=40, hidden=64, intermediate=96, layers=2, heads=2, kv_heads=2, max_positions=512

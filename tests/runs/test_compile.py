@@ -12,7 +12,7 @@ from compilers import needs_compiler, needs_inductor
 from damage import generated, refused
 from direct import session_reading
 from fakes import codes as codes_of
-from small import Sizes, open_lumina, small_settings, write_checkpoint
+from small import open_lumina, small_settings
 from torch._dynamo.utils import counters
 
 from configs.fields import SettingsError
@@ -29,6 +29,7 @@ from models.transformer import BY_TORCH, Transformer, run_by_torch
 from runs.check.loaded import first_rows
 from runs.methods import build_engine
 from runs.session import Session, open_session
+from scripts.checkpoints.chameleon import Sizes, write_checkpoint
 from support.compiler import compiling, fused, missing_compiler
 from support.output import remark
 

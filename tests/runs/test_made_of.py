@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from fake_session import FakeEngine, fake_opener, fake_run
 from huggingface_hub import constants
-from small import write_checkpoint
-from small_glm_image import write_glm_image
 
 import main
 from configs import recipes
@@ -19,6 +17,8 @@ from configs.schema import MethodSettings
 from models.codecs.codebook import find_table
 from runs.generate import generate_images
 from runs.made_of import _code_id, made_of
+from scripts.checkpoints.chameleon import write_checkpoint
+from scripts.checkpoints.glm_image import write_glm_image
 
 _HUB = "models--me--small"
 
@@ -86,7 +86,7 @@ def test_what_is_read_beside_a_model_counts(tmp_path):
 
 def test_a_part_of_a_whole_repository_is_what_is_read(tmp_path):
     """GLM-Image's parts lie side by side in one folder, which users name as a whole."""
-    inner = write_glm_image(tmp_path)
+    inner = write_glm_image(tmp_path / "vision_language_encoder")
     values = {"model": "glm_image", "model_path": str(tmp_path)}
     known = made_of(values).files
     assert known == made_of(values | {"model_path": str(inner)}).files

@@ -7,9 +7,9 @@ import pytest
 from browser import thinned
 from damage import fill_disk
 from made_runs import scenes, write_run
-from small import write_checkpoint
 
 import main
+from scripts.checkpoints.chameleon import write_checkpoint
 
 MODEL = ["--model_path={data}/checkpoint", "--device=cpu"]
 TRAINING = ["--tokens={data}/tokens", "--holdout=4", *MODEL]

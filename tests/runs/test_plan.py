@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_runs import write_run
-from small import write_checkpoint
 
 import main
 from configs.schema import ROOT
 from models.codecs.codebook import load_table, table_path
+from scripts.checkpoints.chameleon import write_checkpoint
 
 IMAGE = np.zeros((16, 16, 3), np.uint8)
 MODEL = "--model_path model --device cpu"

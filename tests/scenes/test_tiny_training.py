@@ -7,7 +7,6 @@ import pytest
 import torch
 from browser import only_in_all
 from safetensors.torch import load_file
-from small import OPTIONS, Sizes, write_checkpoint, write_vqgan
 from tiny_runs import assert_resumes, seconds_per_call, updates, write_split
 
 from drafters.training.optimizers import Muon
@@ -21,6 +20,8 @@ from scenes.training import train_model, train_vqgan
 from scenes.training.encode import encode
 from scenes.training.train import TRAININGS, train
 from scenes.training.training import fast_precision, train_for
+from scripts.checkpoints.chameleon import Sizes, write_checkpoint
+from scripts.checkpoints.parts import OPTIONS, write_vqgan
 from support.json_files import numbered_lines
 
 SIZES, CPU = Sizes(layers=1), torch.device("cpu")
@@ -112,7 +113,7 @@ def write_images(folder: Path, split: str, images: np.ndarray) -> None:
 
 
 def test_encoding_equals_the_tokenizer_and_happens_once(tmp_path: Path, monkeypatch) -> None:
-    write_vqgan(tmp_path, SIZES)
+    write_vqgan(tmp_path, SIZES.side, SIZES.codes)
     images = np.random.default_rng(0).integers(256, size=(5, 8, 8, 3), dtype=np.uint8)
     write_images(tmp_path, "test", images)
     monkeypatch.setattr("scenes.training.encode._BATCH", 2)

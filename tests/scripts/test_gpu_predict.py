@@ -6,23 +6,20 @@ from pathlib import Path
 import pytest
 import torch
 from browser import thinned
-from safetensors.torch import save_file
-from small import loaded
 
-import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from runs.session import Session, open_session
+from scripts.checkpoints import chameleon
 from scripts.gpu import count
 from scripts.gpu.count import KINDS, Work, count_rounds
 from scripts.gpu.predict import GPUS, _own_gpu, in_fp8, predict
-from scripts.tools import random_checkpoint
 from scripts.tools.random_checkpoint import write
 
 
 def opened(folder: Path, scale: int) -> Session:
-    write(output=str(folder), scale=scale, layers=2)
+    write(model="anole", size="full", output=str(folder), scale=scale, layers=2)
     options = {"model": "anole", "dtype": "bf16", "device": "cpu", "compile": "off"}
     eagle2 = MethodSettings("eagle2")
     return open_session(EngineSettings(model_path=str(folder), method=eagle2, **options))
@@ -33,7 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Session, int]
     """A model of four attention heads, and one of two heads that stands for it."""
     folder = tmp_path_factory.mktemp("widths")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(random_checkpoint, "IDS", 9400)  # a smaller embedding, which is fast to write
+        patch.setattr(chameleon, "IDS", 9400)  # a smaller embedding, which is fast to write
         wide, narrow = opened(folder / "wide", 8), opened(folder / "narrow", 16)
     return [(wide, 1), (narrow, 2)]
 
@@ -157,26 +154,3 @@ def test_what_cannot_be_predicted_is_refused(tmp_path) -> None:
     ):
         with pytest.raises((SettingsError, ValueError), match=f"--{next(iter(flags))}|none.json"):
             predict(**flags)
-
-
-def test_a_random_checkpoint_is_anoles_in_small(tmp_path, monkeypatch) -> None:
-    sizes = []
-
-    def save(tensors, *words) -> None:
-        sizes.append(sum(tensor.nbytes for tensor in tensors.values()))
-        save_file(tensors, *words)
-
-    monkeypatch.setattr(random_checkpoint, "save_file", save)
-    monkeypatch.setattr(random_checkpoint, "SHARD_BYTES", 20_000_000)
-    folder = tmp_path / "random"
-    write(output=str(folder), scale=32, layers=1)
-    assert len(sizes) > 2 and max(sizes) <= 20_000_000, "all at once are too much at full size"
-    assert main.main(["inspect", "--model", "anole", "--model_path", str(folder)]) == 0
-    target = loaded(folder, "anole")
-    assert (target.grid.tokens, target.vocab.first_id, target.vocab.size) == (1024, 4, 8192)
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
-    files = {path.name for path in folder.glob("*.safetensors")}
-    assert files == set(index["weight_map"].values()) and len(files) == 2
-    assert index["metadata"]["total_size"] == sum(sizes[-2:])
-    with pytest.raises(SettingsError, match="--output: expected a folder without a checkpoint"):
-        write(output=str(folder), scale=16, layers=1)

@@ -15,7 +15,7 @@ from families import SMALL, size_flag
 from made_runs import pictures, write_run
 from ran import ran
 from small_glm_image import SIZES
-from small_llamagen import LlamaGenSizes, put_llamagen, write_llamagen
+from small_llamagen import put_llamagen
 
 import main
 from commands import command
@@ -23,6 +23,7 @@ from commands.generate_images import run_settings
 from configs.recipes import read_recipe
 from configs.schema import ROOT
 from runs.generate import run_folder
+from scripts.checkpoints.llamagen import LlamaGenSizes, write_llamagen
 from scripts.paper.table import paper_table, rows_of
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -54,7 +55,7 @@ def start(words: str, given: dict[str, str]) -> CompletedProcess[str]:
 
 def checkpoint_of(recipe: str, place: Path) -> Path:
     if recipe in SIDES:
-        return write_llamagen(place, LlamaGenSizes(side=SIDES[recipe]))
+        return write_llamagen(place / "LlamaGen-T2I", LlamaGenSizes(side=SIDES[recipe]))
     return SMALL["tiny" if recipe == "anole" else recipe].write(place)
 
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from damage import Evil
 from safetensors.torch import save_file
 from small import shapes_of
-from small_llamagen import public_vq, small_janus, write_vq
 from torch import Tensor
 from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
@@ -17,6 +16,7 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import llamagen_name, llamagen_vq
 from models.codecs.vqgan_network import Vqgan
+from scripts.checkpoints.llamagen import public_vq, small_janus, write_vq
 
 CPU = torch.device("cpu")
 SIDE, CODES = 4, 24

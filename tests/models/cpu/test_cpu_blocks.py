@@ -13,7 +13,6 @@ import torch
 from browser import thinned
 from compilers import needs_compiler
 from counted import CountedCache
-from small import randomised
 from torch import Tensor
 
 from decoding.cache import CacheShape
@@ -22,6 +21,7 @@ from models.cpu import blocks as compiled
 from models.cpu import native
 from models.cpu.linear import forget_packed, pack_weights
 from models.transformer import Transformer, run_by_torch
+from scripts.checkpoints.parts import randomised
 
 pytestmark = needs_compiler
 SPEC = TransformerSpec(40, 64, 96, layers=3, heads=4, kv_heads=4, max_positions=64)

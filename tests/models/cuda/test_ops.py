@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from small import randomised
 from torch import Tensor
 
 from decoding.cache import CacheShape, CacheView, KVCache
 from drafters.training.rows import Joined
 from models.base import Context, ImageRope, TransformerSpec
 from models.transformer import BY_TORCH, BlockOps, Transformer
+from scripts.checkpoints.parts import randomised
 
 kernels = pytest.importorskip("models.cuda.ops", reason="needs Triton, torch's on Linux")
 cuda_attention = pytest.importorskip("models.cuda.attention")

@@ -13,9 +13,10 @@ import pytest
 import torch
 from browser import only_in_all
 from ran import ran
-from small import Sizes, loaded, store_weights, write_checkpoint, write_shards
+from small import loaded, store_weights, write_shards
 
 from configs.schema import ROOT
+from scripts.checkpoints.chameleon import Sizes, write_checkpoint
 
 SIZES = Sizes(hidden=512, layers=8, heads=8, kv_heads=8)  # 85 MB
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from counted import CountedCache
 from damage import read_state, write_state
-from small import Sizes, is_head_norm, loaded, randomised, write_checkpoint, write_parts
+from small import loaded
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
@@ -18,6 +18,8 @@ from models.files.tokenizer_file import load_tokenizer
 from models.target import TargetModel
 from models.targets.chameleon import ChameleonVocab
 from models.transformer import Transformer
+from scripts.checkpoints.chameleon import Sizes, is_head_norm, write_checkpoint, write_files
+from scripts.checkpoints.parts import randomised
 
 CPU = torch.device("cpu")
 LAYOUTS = ["tiny"]
@@ -52,8 +54,8 @@ class Pair:
 def pair(request, tmp_path_factory) -> Pair:
     """A checkpoint written by transformers' own save_pretrained, read by us."""
     sizes, folder = VARIANTS[request.param], tmp_path_factory.mktemp("theirs")
-    config = ChameleonConfig(**write_parts(folder, sizes))
-    theirs = randomised(ChameleonForConditionalGeneration(config), 0, sizes)
+    config = ChameleonConfig(**write_files(folder, sizes))
+    theirs = randomised(ChameleonForConditionalGeneration(config), 0, sizes.shared_norm)
     theirs.save_pretrained(folder)
     if sizes.shared_norm:  # all heads have the same norms, written once
         path = folder / "model.safetensors"

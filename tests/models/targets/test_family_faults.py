@@ -9,15 +9,16 @@ import torch
 from browser import thinned
 from damage import Damage, content, entries, gone, pickled, tensors, text, vqgan, with_code
 from families import PLAIN, SMALL
-from small import byte_tokenizer, small_settings
-from small_llamagen import LlamaGenSizes, small_janus, write_llamagen, write_vq
-from small_lumina2 import CODEC, write_codec
+from small import small_settings
 from transformers import BertConfig
 
 from configs.model import EngineSettings
 from configs.schema import MethodSettings
 from models.targets.llamagen import LlamaGen
 from runs.session import open_session
+from scripts.checkpoints.chameleon import byte_tokenizer
+from scripts.checkpoints.llamagen import LlamaGenSizes, small_janus, write_llamagen, write_vq
+from scripts.checkpoints.lumina2 import CODEC, write_codec
 
 T5 = "../t5/flan-t5-xl"
 
@@ -216,7 +217,7 @@ def test_a_fault_is_one_clear_line(name, damage, message, folder) -> None:
 )
 def test_text_encoders(place, message, originals, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    write_llamagen(tmp_path, LlamaGenSizes(width=24))
+    write_llamagen(tmp_path / "LlamaGen-T2I", LlamaGenSizes(width=24))
     settings = SMALL["llamagen"].settings(originals["llamagen"]).with_method(PLAIN)
     path = str(tmp_path / place) if place else "nobody/t5-that-is-not-there"
     object.__setattr__(settings, "text_encoder_path", path)
@@ -226,7 +227,7 @@ def test_text_encoders(place, message, originals, tmp_path, monkeypatch) -> None
 
 def test_stages_of_llamagen(tmp_path) -> None:
     """The stage is that of --model, and the drafter's has to be the same."""
-    folder = write_llamagen(tmp_path, LlamaGenSizes(side=16))
+    folder = write_llamagen(tmp_path / "LlamaGen-T2I", LlamaGenSizes(side=16))
     entries(file="drafter/config.json", input_type="t2i2")(folder)
     with pytest.raises(ValueError, match="input_type is 't2i2'; the target needs 't2i'"):
         open_session(small_settings(folder, model="llamagen"))

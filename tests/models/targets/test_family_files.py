@@ -17,9 +17,6 @@ from families import (
     size_flag,
 )
 from PIL import Image
-from small import OPTIONS
-from small_liquid import FIRST
-from small_llamagen import LlamaGenSizes, write_llamagen
 from tokenizers import AddedToken, Tokenizer
 from transformers import GemmaForCausalLM
 
@@ -31,9 +28,14 @@ from models.targets.liquid import Liquid
 from models.targets.llamagen import LlamaGen
 from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
+from scripts.checkpoints.llamagen import LlamaGenSizes, write_llamagen
+from scripts.checkpoints.parts import OPTIONS
 from support.provenance import checkpoint_id
 
 EAGLE = MethodSettings("eagle2")
+
+# entries that Gemma's first config.json has in place of transformers' of today
+FIRST = {"hidden_act": "gelu", "hidden_activation": None, "rope_theta": 10000.0}
 
 
 @pytest.mark.parametrize("name", ["liquid"])
@@ -126,7 +128,7 @@ def test_a_missing_part_is_named_with_its_source(name, file, words, folder, caps
 
 
 def test_llamagen_finds_its_parts_and_generates_an_image(tmp_path, capsys) -> None:
-    folder = write_llamagen(tmp_path, LlamaGenSizes(side=16))
+    folder = write_llamagen(tmp_path / "LlamaGen-T2I", LlamaGenSizes(side=16))
     code, said = generated(capsys, folder, "--model=llamagen", "--device=cpu", "--cfg=7.5")
     assert code == 0, said
     (path,) = (tmp_path / "out" / "img").iterdir()

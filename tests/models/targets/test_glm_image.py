@@ -19,8 +19,8 @@ from damage import cut, gone
 from fakes import finished
 from families import PLAIN, PROMPTS, cached_logits, extracted, greedy
 from PIL import Image
-from small import OPTIONS, shapes_of, small_settings
-from small_glm_image import CODES, SIZES, codes_of, hollow_painter, write_glm_image, write_painter
+from small import shapes_of, small_settings
+from small_glm_image import SIZES, codes_of, hollow_painter, write_painter
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
@@ -42,6 +42,8 @@ from models.target import TargetModel
 from models.targets.glm_image import GlmImage, GlmWords
 from page.stage import Wish, stages
 from runs.session import Session, open_session
+from scripts.checkpoints.glm_image import FEW, write_glm_image
+from scripts.checkpoints.parts import OPTIONS
 from support.border import Failure
 from support.json_files import read_lines
 
@@ -83,7 +85,7 @@ def test_the_prompt_is_the_processors(session, original) -> None:
     assert rows.ids.tolist() == [expected] and target.length("a cat, 3 dogs") == len(expected)
     ids = target.prompt(TEXT, 1).ids[0].tolist()
     words = target.prompts.words
-    assert words["<start>"] == CODES
+    assert words["<start>"] == FEW
     assert [ids.count(words[name]) for name in ("<start>", "<sop>")] == [1, 2]
 
 
@@ -108,16 +110,16 @@ def test_the_template_is_utf8_in_any_locale(original, tmp_path) -> None:
 )
 def test_logits_in_both_grids(dtype, bound, share, tmp_path) -> None:
     """A prompt, then all tokens: rows of the small grid, its end, rows of the large one."""
-    folder = write_glm_image(tmp_path / "glm", share)
+    folder = write_glm_image(tmp_path / "vision_language_encoder", share)
     target = open_session(small_settings(folder, dtype, model="glm_image")).target
     model, ids = oracle(folder), target.prompt(TEXT, 1).ids
     size, generator = (1, target.grid.tokens), torch.Generator().manual_seed(3)
-    codes = torch.randint(CODES, size, generator=generator)
+    codes = torch.randint(FEW, size, generator=generator)
     with torch.no_grad():
         read = model(input_ids=ids, **their_grids(target), use_cache=True)
         cache = read.past_key_values
         more = model(input_ids=codes, **their_grids(target), past_key_values=cache).logits
-    expected = torch.cat([read.logits[:, -1:], more], 1)[..., :CODES]
+    expected = torch.cat([read.logits[:, -1:], more], 1)[..., :FEW]
     found = cached_logits(target, TEXT, codes[0].tolist(), guidance=1)
     assert expected.std() > 0.3
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=bound)
@@ -129,7 +131,7 @@ def test_a_greedy_image_is_that_of_transformers_generate(original, monkeypatch) 
     session = open_session(small_settings(original, model="glm_image"))
     target = session.target
     rows = target.prompt(PROMPTS[2], 1)
-    forbidden = list(range(CODES, CODES + 8))
+    forbidden = list(range(FEW, FEW + 8))
     ids = oracle(original).generate(
         rows.ids, **their_grids(target), max_new_tokens=target.grid.tokens, do_sample=False,
         suppress_tokens=forbidden,
@@ -181,7 +183,7 @@ def test_codes_of_a_picture_are_those_of_transformers(original, tmp_path) -> Non
     assert codes[0].tolist() == [*small, *large] and len(set(large)) > 3
     assert read_about(tmp_path / "tokens")["preview"] == [13, 19]
     lengths = GlmImage().codebook(original, OPTIONS).norm(dim=-1)
-    torch.testing.assert_close(lengths, torch.ones(CODES))
+    torch.testing.assert_close(lengths, torch.ones(FEW))
 
 
 @pytest.mark.parametrize("drafter", thinned(["eagle", "block"]))

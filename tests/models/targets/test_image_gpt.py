@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from damage import inspected, rows
 from families import PROMPTS, cached_logits, decoded, extracted
-from small import OPTIONS, small_settings
-from small_image_gpt import SIZES, public_weights, write_lightning
+from small import small_settings
 from torch import Tensor
 
 from adt_tree.sources import source_values
@@ -19,6 +18,8 @@ from drafters.training.heads import head_config
 from models.registry import load_codec
 from models.rotary import Unrotated
 from models.targets.image_gpt import ImageGpt
+from scripts.checkpoints.image_gpt import SIZES, public_weights, write_lightning
+from scripts.checkpoints.parts import OPTIONS
 
 LAYOUTS = ["image_gpt"]
 

@@ -2,7 +2,10 @@
 
 import torch
 from families import PROMPTS, SMALL, greedy
-from small_janus import BEGIN_IMAGE, BOS, PAD, SIDE, SPECIAL, write_janus
+
+from models.targets.janus import BEGIN_IMAGE, BOS, PAD
+from scripts.checkpoints.janus import SPECIAL, write_janus
+from scripts.checkpoints.parts import SIDE
 
 TEXT = "  A red cat.\n"
 LAYOUTS = ("janus_pro", "janus_pro of the authors")

@@ -9,7 +9,6 @@ from counted import CountedCache
 from direct import Known, Rounds
 from fakes import codes as codes_of
 from families import SMALL
-from small_llamagen import LlamaGenSizes
 from torch import Tensor
 from transformers import AutoTokenizer, T5EncoderModel
 
@@ -19,6 +18,7 @@ from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from models.targets.captions import clean_caption
 from runs.session import Session
+from scripts.checkpoints.llamagen import LlamaGenSizes
 
 CPU = torch.device("cpu")
 SIZES, LAYOUTS = LlamaGenSizes(), ["llamagen"]

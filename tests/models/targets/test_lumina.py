@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from fakes import finished
 from families import assert_chosen
-from small import LUMINA, open_lumina, small_settings, write_checkpoint, write_drafter
+from small import LUMINA, open_lumina, small_settings
 from torch import Tensor
 
 from configs.model import EngineSettings
@@ -18,6 +18,8 @@ from decoding.images import Job
 from drafters.loading import load_drafter
 from models.base import Context
 from runs.session import open_session
+from scripts.checkpoints.chameleon import write_checkpoint
+from scripts.checkpoints.parts import write_drafter
 from support.json_files import read_object
 
 EAGLE = MethodSettings("eagle2", depth=3, width=3, nodes=9)

@@ -1,10 +1,12 @@
 """Lumina-mGPT 2.0: prompts, and its codec against the authors' pixels."""
 
+from dataclasses import replace
+
 import torch
 from families import SMALL
-from small_lumina2 import CODEC, SPECIAL, write_lumina2
 
 from models.codecs.vqgan_files import movqgan_files
+from scripts.checkpoints.lumina2 import CODEC, LUMINA2, write_lumina2
 
 TEXT, LAYOUTS = " A red cat, é.\n", ["lumina_mgpt2"]
 
@@ -15,7 +17,8 @@ def test_bos_begins_a_prompt_where_there_is_one(tmp_path) -> None:
 
 
 def test_the_end_of_the_turn_is_text_where_it_is_no_token(tmp_path) -> None:
-    folder = write_lumina2(tmp_path / "model", words=SPECIAL[:-1])
+    sizes = replace(LUMINA2, words=LUMINA2.words[:-1])
+    folder = write_lumina2(tmp_path / "model", sizes)
     target = SMALL["lumina_mgpt2"].load(folder).target
     words, names = target.prompts.words, ("<|endoftext|>", "<racm3:break>", "<reserved08801>")
     text = f"Generate an image of 32x32 according to the following prompt:\n{TEXT}<reserved08706>"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from damage import text
 from families import SMALL
-from small_janus import BEGIN_IMAGE, BOS, PAD
-from small_llamagen import write_t5
 from tokenizers import Tokenizer
 
 from models.target import TargetModel
+from models.targets.janus import BEGIN_IMAGE, BOS, PAD
 from models.targets.text_encoder import load_tokenizer as load_t5_tokenizer
+from scripts.checkpoints.llamagen import write_t5
 
 EMU3 = "<|image start|>4*5<|image token|>"
 EMU3_5 = "<|extra_203|>You are a helpful assistant{}. USER: {} ASSISTANT: <|extra_100|>" + EMU3

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from small import byte_tokenizer, is_head_norm, shapes_of
-from small_emu3 import old_names
-from small_emu3_5 import public_entries
-from small_janus import authors_config, authors_state
+from browser import thinned
+from small import shapes_of
 
 import main
 from configs.targets import META_FILES
@@ -27,29 +25,17 @@ from models.cpu.blocks import can_compile
 from models.files.network import Network
 from models.registry import family_of
 from runs.check.files import Examination
+from scripts.checkpoints.chameleon import byte_tokenizer
+from scripts.checkpoints.emu3 import old_names
+from scripts.checkpoints.janus import authors_config, authors_state
+from scripts.checkpoints.parts import is_head_norm
+from scripts.tools.random_checkpoint import MODULES, target_folder, writer_of
 
 HIDDEN, VOCAB, CODES = 4096, 65536, 8192
-CONFIG = {
-    "model_type": "chameleon", "vocab_size": VOCAB, "hidden_size": HIDDEN,
-    "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0, "swin_norm": False, "vq_config": {"n_embed": CODES},
-}  # fmt: skip
+CONFIG = writer_of("anole", "full").config
 VQGAN = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, CODES, 512)
-XL = {
-    "vocab_size": 16384, "hidden_size": 1280, "intermediate_size": 3584, "num_hidden_layers": 36,
-    "num_attention_heads": 20, "num_key_value_heads": 20, "hidden_act": "silu",
-    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "cls_token_num": 120,
-    "caption_dim": 2048, "rope_base": 10000, "input_type": "t2i", "pretraining_tp": 1,
-    "attention_bias": False,
-}  # fmt: skip
-TEXT = {"rope_scaling": {"rope_type": "default"}}  # in Emu3's public files, and no theta
-EMU3 = {"model_type": "emu3", "text_config": TEXT}
-EMU3_5 = transformers.Qwen3Config(
-    vocab_size=151_854 + 131_072, hidden_size=5120, intermediate_size=25600, head_dim=128,
-    num_hidden_layers=64, num_attention_heads=64, num_key_value_heads=8,
-    max_position_embeddings=32768, rms_norm_eps=1e-5, tie_word_embeddings=False,
-)  # fmt: skip
+XL, STAGE2 = (writer_of(model, "full").config for model in ("llamagen", "llamagen2"))
+EMU3, EMU3_5 = (writer_of(model, "full").config for model in ("emu3", "emu3_5"))
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -81,8 +67,14 @@ def llamagen() -> Shapes:
 
 
 def emu3() -> dict[str, torch.Tensor]:
-    config = transformers.Emu3Config(text_config=TEXT, vocabulary_map={})
+    config = transformers.Emu3Config(text_config=EMU3["text_config"], vocabulary_map={})
     return state_of(transformers.Emu3ForConditionalGeneration, config)
+
+
+def qwen3() -> Shapes:
+    entries = {name: value for name, value in EMU3_5.items() if name != "model_type"}
+    config = transformers.Qwen3Config(**entries)
+    return shapes_of(state_of(transformers.Qwen3ForCausalLM, config))
 
 
 def gemma() -> Shapes:
@@ -123,7 +115,7 @@ PUBLISHED = {  # model, published keys and shapes, config.json, our weights, siz
     ),
     "Lumina-mGPT 2.0": (
         "lumina_mgpt2", lambda: chameleon(1, 171_385),
-        CONFIG | {"vocab_size": 171_385, "max_position_embeddings": 10240},
+        writer_of("lumina_mgpt2", "full").config,
         ANOLE + (171_385 - VOCAB + 16_384 - CODES) * HIDDEN, {"max_positions": 10240},
     ),
     "Emu3": (
@@ -135,22 +127,21 @@ PUBLISHED = {  # model, published keys and shapes, config.json, our weights, siz
         6_979_588_096 + (184622 + 32768) * 4096, {},
     ),
     "Emu3.5": (
-        "emu3_5", lambda: shapes_of(state_of(transformers.Qwen3ForCausalLM, EMU3_5)),
-        public_entries(EMU3_5) | {"eoi_token_id": 151_853},
+        "emu3_5", qwen3, EMU3_5,
         34_103_460_864 - 151_854 * 5120 + 64 * (64 + 8 - 2) * 128,
         {"max_positions": 6272},
     ),
     "Liquid": (  # Gemma's 8.5 billion with more ids, and the head's rows of codes once more
-        "liquid", gemma, {"model_type": "gemma", "vocab_size": 264_192},
+        "liquid", gemma, writer_of("liquid", "full").config,
         8_537_680_896 + 2 * 8192 * 3072,
         {"layers": 28, "heads": 16, "head_dim": 256, "hidden": 3072, "max_positions": 2048},
     ),
     "LlamaGen": (
-        "llamagen", llamagen, XL | {"block_size": 256}, 773_418_240 + CAPTION,
+        "llamagen", llamagen, XL, 773_418_240 + CAPTION,
         {"head_dim": 64, "max_positions": 376, "image_rope": ImageRope(120, 16)},
     ),
     "LlamaGen, stage 2": (
-        "llamagen2", llamagen, XL | {"block_size": 1024}, 773_418_240 + CAPTION,
+        "llamagen2", llamagen, STAGE2, 773_418_240 + CAPTION,
         {"max_positions": 1144, "image_rope": ImageRope(120, 32)},
     ),
 }  # fmt: skip
@@ -165,8 +156,13 @@ def test_published_sizes(model, published, entries, count, sizes) -> None:
     spec = built.module.spec
     assert {name: getattr(spec, name) for name in sizes} == sizes
     assert can_compile(spec, torch.float32) == (model not in ("emu3_5", "liquid"))
+    full = writer_of(model, "full")
+    if entries == full.config:  # what is written is what is published
+        written = shapes_of(full.shapes(built))
+        assert written.items() <= {built.name(key): shape for key, shape in shapes.items()}.items()
 
 
+JANUS = writer_of("janus_pro", "full")
 SMALLER = {
     "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
     "num_attention_heads": 16, "num_key_value_heads": 16,
@@ -175,12 +171,12 @@ SMALLER = {
 
 @pytest.mark.parametrize(
     ("size", "count"),
-    [({"num_hidden_layers": 30}, 6_658_899_968), (SMALLER, 1_518_608_384)],
+    [({}, 6_658_899_968), (SMALLER, 1_518_608_384)],
     ids=["7B", "1B"],
 )
 def test_published_sizes_of_janus(size, count) -> None:
     """A config.json with the entries that the authors' files have; the others are defaults."""
-    text = {"vocab_size": 102400, "max_position_embeddings": 16384} | size
+    text = JANUS.config["text_config"] | size
     width = text.get("hidden_size", 4096)
     config = transformers.JanusConfig(
         text_config=transformers.LlamaConfig(**text).to_dict(),
@@ -193,6 +189,10 @@ def test_published_sizes_of_janus(size, count) -> None:
         built = family_of("janus_pro").network(content)
         assert built.faults(shapes_of(keys)) == [] and parameters(built) == count
         assert built.module.spec.vocab == 102400 + 16384
+    if not size:
+        built = JANUS.networks()[0]
+        assert shapes_of(JANUS.shapes(built)).items() <= shapes_of(state).items()
+        assert parameters(built) == count
 
 
 ONE = {"num_hidden_layers": 1}
@@ -201,7 +201,7 @@ DRAFTERS = {  # model, published keys and shapes, config.json of target and draf
     "Anole": ("anole", lambda: drafter_of(chameleon()), CONFIG, CONFIG | ONE, 504_393_728),
     "Lumina-mGPT": ("anole", lambda: drafter_of(chameleon(1)), CONFIG, CONFIG | ONE, 504_393_728),
     "LlamaGen": (
-        "llamagen", lambda: drafter_of(llamagen(), first_norm=False), XL | {"block_size": 256},
+        "llamagen", lambda: drafter_of(llamagen(), first_norm=False), XL,
         XL_HEAD | {"rms_norm_eps": 1e-6}, 44_567_040,
     ),
 }  # fmt: skip
@@ -275,3 +275,17 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     assert main.main(["inspect", "--model=anole", *words]) == 1
     said = capsys.readouterr().out
     assert "found no vqgan.safetensors or vqgan.ckpt" in said and META_FILES in said
+
+
+@pytest.mark.parametrize("model", thinned(MODULES))
+def test_what_is_written_at_full_size_is_whole(model, tmp_path, monkeypatch) -> None:
+    """Tokenizers and codecs have as many ids and codes as the weights, which are hollow here."""
+
+    def hollow(folder: Path, config: dict, state: dict[str, torch.Tensor]) -> None:
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(config))
+        write_hollow(folder / "model.safetensors", shapes_of(state))
+
+    monkeypatch.setattr("scripts.checkpoints.published.write_weights", hollow)
+    writer_of(model, "full")(target_folder(model, tmp_path))
+    assert main.main(["inspect", f"--model={model}", f"--model_path={tmp_path}"]) == 0

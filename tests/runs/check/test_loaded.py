@@ -11,7 +11,7 @@ import pytest
 import torch
 from browser import ALL, only_in_all, thinned
 from damage import State, gone, weights
-from small import LUMINA, write_checkpoint, write_shards
+from small import LUMINA, write_shards
 
 import main
 from configs.methods import METHODS
@@ -21,6 +21,7 @@ from configs.tools import InspectSettings
 from runs.check import loaded
 from runs.check.loaded import CHECKS, Checkpoint, run_checks
 from runs.check.report import Finding
+from scripts.checkpoints.chameleon import write_checkpoint
 
 TINY = ROOT / "ckpts" / "tiny"
 SOME = ("ar", "jacobi", "recall", "adt", "eagle_recall")

@@ -30,7 +30,7 @@ from damage import (
 )
 from families import SMALL, size_flag
 from safetensors.torch import load_file
-from small import LUMINA, store_weights, write_checkpoint, write_shards
+from small import LUMINA, store_weights, write_shards
 from small_llamagen import put_llamagen
 
 import main
@@ -41,6 +41,7 @@ from models.codecs.codebook import table_path
 from runs.check import files as files_module
 from runs.check import memory
 from runs.session import Session, open_session
+from scripts.checkpoints.chameleon import write_checkpoint
 
 HUGE = 10**18  # of which no tensor can be made, not even without memory
 NO_KEY = b"\x80\x02}q\x00h\x05."  # a pickle that reads what was never stored: a KeyError

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from small import write_checkpoint
 from trainings import write_tokens
+
+from scripts.checkpoints.chameleon import write_checkpoint
 
 
 @pytest.fixture(scope="module")

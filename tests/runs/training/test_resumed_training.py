@@ -13,7 +13,6 @@ from browser import thinned
 from damage import Damage, a_folder, content, cut, fill_disk
 from ran import without_progress
 from safetensors.torch import load_file, save_file
-from small import write_checkpoint
 from trainings import (
     curve,
     evaluation,
@@ -27,6 +26,7 @@ from trainings import (
 import main
 from configs.fields import SettingsError
 from runs.training.train import Training
+from scripts.checkpoints.chameleon import write_checkpoint
 from support.json_files import numbered_lines
 
 

@@ -14,7 +14,6 @@ from browser import only_in_all, thinned
 from families import SMALL
 from ran import torchrun
 from safetensors.torch import load_file, save_file
-from small import Sizes, write_checkpoint
 from small_llamagen import put_llamagen
 from trainings import (
     BLOCK,
@@ -39,6 +38,7 @@ from drafters.training.rounds import Keep
 from drafters.training.windows import EPOCHS
 from models.transformer import run_by_torch
 from runs.training.evaluation import Evaluation
+from scripts.checkpoints.chameleon import Sizes, write_checkpoint
 from support.durable import lock
 
 
