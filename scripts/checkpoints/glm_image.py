@@ -79,11 +79,12 @@ def write_parts(folder: Path) -> State:
 
 
 # Sizes that are not stated are transformers' defaults, which are the published ones.
-SMALL = {"glm_image": partial(write_glm_image, positions=POSITIONS)}
-FULL = {
-    "glm_image": Published(
-        "glm_image",
-        public_config(CODES).to_dict() | {"text_config": {"max_position_embeddings": POSITIONS}},
-        write_parts,
-    )
+ROPE = {
+    "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+    "mrope_section": [8, 12, 12],
+}  # fmt: skip
+CONFIG = public_config(CODES).to_dict() | {
+    "text_config": {"max_position_embeddings": POSITIONS, "rope_parameters": ROPE}
 }
+SMALL = {"glm_image": partial(write_glm_image, positions=POSITIONS)}
+FULL = {"glm_image": Published("glm_image", CONFIG, write_parts)}

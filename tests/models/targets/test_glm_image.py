@@ -42,7 +42,7 @@ from models.target import TargetModel
 from models.targets.glm_image import GlmImage, GlmWords
 from page.stage import Wish, stages
 from runs.session import Session, open_session
-from scripts.checkpoints.glm_image import FEW, write_glm_image
+from scripts.checkpoints.glm_image import FEW, FULL, write_glm_image
 from scripts.checkpoints.parts import OPTIONS
 from support.border import Failure
 from support.json_files import read_lines
@@ -144,17 +144,16 @@ def test_a_greedy_image_is_that_of_transformers_generate(original, monkeypatch) 
 
 def test_the_published_sizes_on_the_meta_device() -> None:
     """10.1 billion weights, 1.2 of them in the vision encoder and its quantiser."""
-    rope = {"rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
-    text = {"rope_parameters": rope | {"rope_theta": 1e4}}
-    config = transformers.GlmImageConfig(text_config=text)
+    full = FULL["glm_image"]
+    config = transformers.GlmImageConfig(text_config=full.config["text_config"])
     with torch.device("meta"):
         theirs = transformers.GlmImageForConditionalGeneration(config)
     shapes = shapes_of(theirs.state_dict())
     assert sum(map(math.prod, shapes.values())) == 10_114_245_632
-    config = {"model_type": "glm_image", "text_config": text}
-    built = GlmImage().network(config)
+    built = full.networks()[0]
+    assert shapes_of(full.shapes(built)).items() <= shapes.items()
     assert built.faults(shapes) == [] and built.module.head.weight.shape == (16_384, 4096)
-    seen = vision_network(config)
+    seen = vision_network({"model_type": "glm_image"})
     assert seen.faults(shapes) == []
     assert sum(weight.numel() for weight in seen.module.parameters()) == 1_199_457_280
 

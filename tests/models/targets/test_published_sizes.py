@@ -282,7 +282,7 @@ def test_what_is_written_at_full_size_is_whole(model, tmp_path, monkeypatch) -> 
     """Tokenizers and codecs have as many ids and codes as the weights, which are hollow here."""
 
     def hollow(folder: Path, config: dict, state: dict[str, torch.Tensor]) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config))
         write_hollow(folder / "model.safetensors", shapes_of(state))
 
