@@ -101,7 +101,7 @@ def write_weights(folder: Path, config: dict[str, Any], state: State) -> None:
 
 
 def _filled(key: str, tensor: Tensor, random: torch.Generator) -> Tensor:
-    """Return a weight that keeps the scale of activations in place of one on the meta device."""
+    """Return a weight that keeps the scale of activations instead of one on the meta device."""
     if not tensor.is_meta:
         return tensor
     weight = torch.empty(tensor.shape, dtype=torch.bfloat16)

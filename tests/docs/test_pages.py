@@ -28,7 +28,7 @@ ABSENT = tuple(f"ckpts/{name}" for name in ("metrics", *TARGETS) if name != "tin
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 # of scripts, of torchrun and the hub's client, of fire
 OTHERS = {"nproc_per_node", "local", "help", "small", "thin", "output", "images", "tau"}
-OTHERS |= {"measured", "version", "typical_share", "certain_entropy"}
+OTHERS |= {"measured", "size", "version", "typical_share", "certain_entropy"}
 
 
 @pytest.mark.parametrize("page", PAGES)

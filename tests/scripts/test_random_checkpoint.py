@@ -68,8 +68,8 @@ def test_a_full_one_is_written_shard_by_shard(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model": "tiny"}, "--model: expected anole, .*image_gpt, got tiny"),
-        ({"model": "anole", "size": "big"}, "--size: expected small or full, got big"),
+        ({"model": "tiny"}, "--model: expected anole, .*image_gpt, got 'tiny'"),
+        ({"model": "anole", "size": "big"}, "--size: expected small or full, got 'big'"),
         ({"model": "anole", "size": "full", "scale": 3}, "--scale: expected 1, 2, "),
         (
             {"model": "anole", "scale": 2},
