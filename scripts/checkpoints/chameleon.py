@@ -59,7 +59,7 @@ class Sizes:
 
 
 ANOLE = Sizes(side=32, halvings=4, positions=POSITIONS)
-# sides of up to four times 1,024 pixels' root
+# sides of up to 64 cells of 32 pixels: 2,048 x 512
 LUMINA = Sizes(halvings=4, positions=POSITIONS, words=size_words(64))
 
 
