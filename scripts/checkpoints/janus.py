@@ -51,7 +51,7 @@ def write_janus(
     tokenizer = special_tokenizer(special)
     config = public_config(tokenizer.get_vocab_size(), side, positions)
     network: JanusNetwork = JanusPro().network(config.to_dict()).module.to_empty(device="cpu")
-    target = JanusPro().finish(randomised(network, 0), prompts=None)
+    target = JanusPro().finish(randomised(network, 0), None)  # type: ignore[arg-type]  # unused
     entries = JanusPro().entries(config.to_dict())
     # first, since it also makes the target's weights more like the drafter's
     write_llama_drafter(folder, entries, target)
@@ -95,15 +95,18 @@ def authors_config(config: JanusConfig) -> dict[str, Any]:
     aligner = {"depth": 2, "input_dim": vq.embed_dim, "n_embed": vq.projection_dim}
     codes = {"image_token_size": vq.num_embeddings}
     head = codes | {"image_token_embed": vq.projection_dim, "n_embed": vq.projection_dim}
-    parts = {
+    sections: dict[str, tuple[str, dict[str, Any]]] = {
         "aligner": ("MlpProjector", aligner | {"input_dim": 16}),
         "gen_aligner": ("MlpProjector", aligner),
         "gen_head": ("vision_head", head),
         "gen_vision": ("VQ-16", codes | {"n_embed": vq.embed_dim}),
         "vision": ("CLIPVisionTower", {"image_size": config.vision_config.image_size}),
     }
-    entries = {"model_type": "multi_modality", "architectures": ["MultiModalityCausalLM"]}
-    entries |= {f"{part}_config": {"cls": c, "params": p} for part, (c, p) in parts.items()}
+    entries: dict[str, Any] = {
+        "model_type": "multi_modality",
+        "architectures": ["MultiModalityCausalLM"],
+    }
+    entries |= {f"{part}_config": {"cls": c, "params": p} for part, (c, p) in sections.items()}
     return entries | {"language_config": {name: getattr(text, name) for name in names}}
 
 
