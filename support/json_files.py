@@ -103,10 +103,16 @@ def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
 
 
 def scan_texts(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield lines with their numbers, one by one: a trace of thousands of images is large."""
+    """Yield lines with their numbers, one by one: a trace of thousands of images is large.
+
+    A line without an end is the last, though another process may go on writing it meanwhile.
+    """
     try:
         with path.open("rb") as file:
-            yield from enumerate(file, 1)
+            for number, text in enumerate(file, 1):
+                yield number, text
+                if not text.endswith(b"\n"):
+                    return
     except OSError as error:
         raise _unreadable(path, error) from error
 

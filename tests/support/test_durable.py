@@ -24,7 +24,7 @@ from support.durable import (
     make_writable,
     replace_file,
 )
-from support.json_files import JsonLog, read_lines, read_object
+from support.json_files import JsonLog, read_lines, read_object, scan_texts
 from support.training_state import save_state
 
 STATE = {"step": 2, "weights": torch.ones(50_000)}
@@ -135,6 +135,17 @@ def test_only_the_last_line_may_be_cut(tmp_path, end, read) -> None:
     path.write_text('{"id": "a"}\n{"id": \n' + end)
     with pytest.raises(SettingsError, match="records.jsonl, line 2: "):
         read_lines(path)
+
+
+def test_a_line_that_is_written_meanwhile_is_not_read(tmp_path) -> None:
+    """As by `evaluate` beside the run: the first half of a line is read, then the rest is there."""
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"id": "a"}\n{"id": ')
+    found = scan_texts(path)
+    assert [next(found), next(found)] == [(1, b'{"id": "a"}\n'), (2, b'{"id": ')]
+    with path.open("a") as file:
+        file.write('"b"}\n')
+    assert [*found] == [] and read_lines(path) == [{"id": "a"}, {"id": "b"}]
 
 
 def test_weights_have_the_mode_of_the_umask(tmp_path):
