@@ -27,8 +27,14 @@ from configs.fields import (
 )
 from configs.gone import GONE_FLAGS
 from configs.model import EngineSettings, SamplingSettings
-from configs.recipes import Known, family_recipe, model_recipe, overridden, paper_row, read_recipe
-from configs.schema import RunSettings
+from configs.recipes import (
+    family_recipe,
+    model_recipe,
+    of_runs,
+    overridden,
+    paper_row,
+    read_recipe,
+)
 from configs.targets import ROOT, TARGETS
 from decoding.images import Job
 from models.files.chameleon_parts import stored_names
@@ -47,7 +53,6 @@ from support.output import remark
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
 _FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
 SETTINGS = flags_in(EngineSettings)
-_RECIPES = Known("generate_images", flags_in(RunSettings))
 _PATHS = [flag for flag, f in SETTINGS.items() if "path" in f.metadata]
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
@@ -179,7 +184,7 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
             refuse("model", given["model"], f"{name}, as the source")
         return {"model": name} | model_recipe(name)
     if name.endswith((".yaml", ".yml")):
-        recipe = read_recipe(name, _RECIPES)
+        recipe = read_recipe(name, of_runs())
         return family_recipe((recipe | given).get("model", "tiny")) | recipe
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         expected = f"a folder, owner/name on the hub, a recipe's .yaml file, {one_of(TARGETS)}"
@@ -203,7 +208,7 @@ def with_row(recipe: Values, given: Values) -> tuple[Values, Values]:
     if (row := paper_row(given.get("method", ""))) is None:
         return recipe, given
     others = {name: value for name, value in given.items() if name != "method"}
-    return overridden(recipe, read_recipe(row, _RECIPES)), others
+    return overridden(recipe, read_recipe(row, of_runs())), others
 
 
 def _model_in(path: str) -> str:

@@ -70,6 +70,11 @@ class Known(NamedTuple):
     flags: Mapping[str, Field]
 
 
+def of_runs() -> Known:
+    """Return the flags of runs, which a recipe of any command may have; a plugin may bring some."""
+    return Known("generate_images", flags_in(RunSettings))
+
+
 def method_flags() -> dict[str, Field]:
     """Return the flags that a method of a list may have; a plugin may bring some."""
     return flags_in(MethodSettings)
@@ -122,7 +127,7 @@ def model_recipe(model: str) -> Values:
     path = ROOT / "configs" / f"{model}.yaml"
     if model not in TARGETS or not path.exists():
         return {}
-    return read_recipe(str(path), Known("generate_images", flags_in(RunSettings)))
+    return read_recipe(str(path), of_runs())
 
 
 def family_recipe(model: str, flags: Container[str] = _OF_FAMILY) -> Values:

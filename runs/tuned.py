@@ -16,8 +16,15 @@ import yaml
 from configs.fields import SettingsError, Values, flags_in, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from configs.recipes import TUNED, Known, composed, method_flags, read_recipe, tuned_method, without
-from configs.schema import RunSettings
+from configs.recipes import (
+    TUNED,
+    composed,
+    method_flags,
+    of_runs,
+    read_recipe,
+    tuned_method,
+    without,
+)
 from support.output import remark
 from support.progress import plural
 from support.provenance import revision
@@ -66,11 +73,10 @@ def tuned_recipe(values: Values) -> Tuned | None:
 
     None if `tune` has written none for the model. values: of the run, by flag, without a method.
     """
-    known = Known("generate_images", flags_in(RunSettings))
     found: list[Tuned] = []
     for path in sorted(PLACE.glob("*.yaml")):
         try:
-            if (tuned := read_recipe(str(path), known).get(TUNED)) is None:
+            if (tuned := read_recipe(str(path), of_runs()).get(TUNED)) is None:
                 continue
             images, flags = tuned_method(tuned, values.get("batch_size", 1))
             method = MethodSettings.of(flags)

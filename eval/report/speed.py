@@ -229,8 +229,9 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
     identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
     plain = other.settings["method"] == "ar" and other is not run
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
-    both = {"": run, f"{other.name}: ": other} if other is not run else {"": run}
-    waits = [name + text for name, one in both.items() if (text := _waited(one, baseline.keys))]
+    waits = [_waited(run, baseline.keys)]
+    if other is not run and (text := _waited(other, baseline.keys)):
+        waits.append(f"{other.name}: {text}")
     warnings = [*baseline.doubts, noise, *waits]
     if len(pairs) < len(run.by_image):
         count, rest = f"{len(pairs)} of {len(run.by_image)} images", "tau and forward passes"
@@ -253,6 +254,6 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
         "identical": identical,
         "inconclusive": unclear if expected else None,
         "doubtful": bool(baseline.doubts),
-        "spoilt": bool(noise or waits),
+        "spoilt": bool(noise or any(waits)),
         "warnings": tuple(filter(None, warnings)),
     }

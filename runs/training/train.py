@@ -278,8 +278,8 @@ class Training:
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
         evaluated = self.evaluation.done(self.trainer.step)  # a foreign file ends it here
-        # all must have looked before the first process writes the file
         missing = self._due() and not evaluated  # by a command that ended before it was
+        # all must have looked before the first process writes the file
         seen = self.trainer.step, evaluated
         self.processes.agree("output_dir", self.settings.output_dir, seen)
         if self.processes.rank == 0:
