@@ -136,8 +136,8 @@ def use_compiled(*networks: nn.Module) -> None:
 
 def whose_kernels(network: nn.Module) -> str:
     """Return whose kernels run a network's layers: "compiled" ones, "triton"'s or "torch"'s."""
-    found = [module for module in network.modules() if isinstance(module, Blocks)]
-    if any(blocks.run is run_compiled for blocks in found):
+    stacks = [module for module in network.modules() if isinstance(module, Blocks)]
+    if any(blocks.run is run_compiled for blocks in stacks):
         return "compiled"
-    used = [block.ops for blocks in found for block in blocks.layers]
+    used = [block.ops for blocks in stacks for block in blocks.layers]
     return "torch" if all(type(one) is type(BY_TORCH) for one in used) else "triton"

@@ -83,8 +83,8 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
 def check_port(settings: PageSettings) -> None:
     """Raise a SettingsError if the port of the page is taken."""
     try:
-        found = socket.getaddrinfo(settings.share_on, settings.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(settings.share_on, settings.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = addresses[0]
         with socket.socket(family, kind, protocol) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server itself does
             one.bind(address)

@@ -74,14 +74,14 @@ def with_usual_method(
     asked = values.get("method") == AUTO
     if asked or method_flags().keys().isdisjoint(values):
         recipe, given = without(recipe, method_flags()), without(given, ["method"])
-        found = tuned_recipe(recipe | given)
-        if found is not None and not found.apart:
-            say(f"--method {found.method['method']}: {found.why}; --method NAME takes another")
-            return recipe | found.method, given
+        tuned = tuned_recipe(recipe | given)
+        if tuned is not None and not tuned.apart:
+            say(f"--method {tuned.method['method']}: {tuned.why}; --method NAME takes another")
+            return recipe | tuned.method, given
         if asked:
-            refuse("method", AUTO, *_advice(found))
-        if found is not None:
-            say(f"{found.path} is not used: conditions differ ({first_of(found.apart)})")
+            refuse("method", AUTO, *_advice(tuned))
+        if tuned is not None:
+            say(f"{tuned.path} is not used: conditions differ ({first_of(tuned.apart)})")
     drafted = method_flags().keys() - applicable({"method": UNDRAFTED})
     if not values.keys().isdisjoint({"method", *drafted}) or not lacks_drafter(values):
         return recipe, given

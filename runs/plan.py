@@ -59,13 +59,13 @@ def show(plan: Plan) -> None:
 
 def _free_bytes(flag: str, folder: Path) -> int:
     """Return the free bytes where a folder is or would be made; a SettingsError if none may be."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        got = "a folder that may not be written" if place.is_dir() else f"the file {place}"
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        got = "a folder that may not be written" if existing.is_dir() else f"the file {existing}"
         raise mismatch(Flag(flag, folder), got, "a writable folder")
-    return shutil.disk_usage(place).free
+    return shutil.disk_usage(existing).free
 
 
 def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[int, str]:

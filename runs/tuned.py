@@ -73,7 +73,7 @@ def tuned_recipe(values: Values) -> Tuned | None:
 
     None if `tune` has written none for the model. values: of the run, by flag, without a method.
     """
-    found: list[Tuned] = []
+    recipes: list[Tuned] = []
     for path in sorted(PLACE.glob("*.yaml")):
         try:
             if (tuned := read_recipe(str(path), of_runs()).get(TUNED)) is None:
@@ -91,8 +91,8 @@ def tuned_recipe(values: Values) -> Tuned | None:
         except SettingsError:  # a hub id without its files here was not tuned here
             continue
         if tuned["conditions"].get("model_path") == here["model_path"]:
-            found.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
-    return min(found, key=lambda one: len(one.apart), default=None)
+            recipes.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
+    return min(recipes, key=lambda one: len(one.apart), default=None)
 
 
 def recipe_text(

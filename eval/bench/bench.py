@@ -65,9 +65,9 @@ class Bench:
         """
         order = list(methods) if self.count % 2 == 0 else list(reversed(methods))
         self.count += 1
-        if not again and (found := self.kept.find_turn(methods, jobs, **others)) is not None:
-            self.replayed += sum(image.seconds for one in found.values() for image in one.images)
-            return found
+        if not again and (kept := self.kept.find_turn(methods, jobs, **others)) is not None:
+            self.replayed += sum(image.seconds for one in kept.values() for image in one.images)
+            return kept
         turn: Turn = {}
         for number, method in enumerate(order, 1):
             if turn and late():

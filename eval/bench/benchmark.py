@@ -115,9 +115,9 @@ def images_of(settings: BenchmarkSettings, kept: Measurements) -> tuple[int, int
     for methods in groups_of(settings):
         for repeat, jobs in turns:
             given = {"repeat": repeat, "warmup": settings.warmup}
-            found = kept.find_turn(methods, jobs, **given) is not None
+            kept_already = kept.find_turn(methods, jobs, **given) is not None
             total += len(methods) * len(jobs)
-            done += found * len(methods) * len(jobs)
+            done += kept_already * len(methods) * len(jobs)
     return done, total
 
 
@@ -127,16 +127,16 @@ def _rows(settings: BenchmarkSettings, groups: Sequence[Group], bench: Bench) ->
     for number, methods in enumerate(groups):
         measure = partial(bench.rows, methods, jobs, settings.repeats, warmup=settings.warmup)
         before = bench.progress.done
-        found = measure()
-        spoilt = any(row["doubts"] or row["wrong"] for row in found)
+        measured = measure()
+        spoilt = any(row["doubts"] or row["wrong"] for row in measured)
         if settings.remeasure and spoilt and bench.progress.done == before:
             assert bench.progress.total is not None  # it is known before the first row
             bench.progress.total += len(methods) * len(jobs) * settings.repeats
-            found = measure(again=True)
+            measured = measure(again=True)
         if settings.sweep is None:
-            return found
+            return measured
         cell = settings.sweep.entries[number]
-        rows += [{"cell": cell, **row, "ar": found[0]} for row in found[1:]]
+        rows += [{"cell": cell, **row, "ar": measured[0]} for row in measured[1:]]
     return rows
 
 

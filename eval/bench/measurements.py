@@ -75,11 +75,11 @@ class Measurements:
         """
         if not self.lines:
             return None
-        found = {
+        kept = {
             method: self.find(given) for method, given in self._turn(methods, jobs, others).items()
         }
-        lines = {method: line for method, line in found.items() if line is not None}
-        if len(lines) < len(found):
+        lines = {method: line for method, line in kept.items() if line is not None}
+        if len(lines) < len(kept):
             return None
         return {method: self._read(line, jobs) for method, line in lines.items()}
 

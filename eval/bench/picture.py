@@ -59,19 +59,19 @@ def draw_speed(
 def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:
     """Draw a figure by an axis' values, in the order of the file; a line joins the best of each."""
     order = list(dict.fromkeys(str(row[name]) for row in rows))
-    places = [order.index(str(row[name])) for row in rows]
+    xs = [order.index(str(row[name])) for row in rows]
     heights = [row[figure] for row in rows]
-    panel.plot(places, heights, "o", alpha=0.35, color="tab:blue")
+    panel.plot(xs, heights, "o", alpha=0.35, color="tab:blue")
     if figure == "speedup":
         ends = [(row["speedup_low"], row["speedup_high"]) for row in rows]
-        known = [(x, low, high) for x, (low, high) in zip(places, ends, strict=True) if low]
-        for place, low, high in known:
-            panel.vlines(place, low, high, alpha=0.35, color="tab:blue")
-    sure = [(place, row) for place, row in zip(places, rows, strict=True) if not row["doubts"]]
+        intervals = [(x, low, high) for x, (low, high) in zip(xs, ends, strict=True) if low]
+        for x, low, high in intervals:
+            panel.vlines(x, low, high, alpha=0.35, color="tab:blue")
+    sure = [(x, row) for x, row in zip(xs, rows, strict=True) if not row["doubts"]]
     # relaxed cells only where no lossless one is sure
     joined = [pair for pair in sure if pair[1]["lossless"]] or sure
     best: dict[int, float] = {}
-    for place, row in sorted(joined, key=lambda pair: (pair[0], pair[1][figure])):
-        best[place] = row[figure]
+    for x, row in sorted(joined, key=lambda pair: (pair[0], pair[1][figure])):
+        best[x] = row[figure]
     panel.plot(list(best), list(best.values()), "-", color="tab:blue")
     panel.set_xticks(range(len(order)), order)

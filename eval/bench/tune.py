@@ -179,25 +179,25 @@ class Search:
 
         Unless the sizes were asked for, one that gives hardly more images per hour is the last.
         """
-        found: list[Batch] = []
+        batches: list[Batch] = []
         assert self.progress.limit is not None  # the time decides
-        for place, size in enumerate(sizes):
+        for passed, size in enumerate(sizes):
             left = self.progress.limit - self.progress.seconds
-            left -= sum(batch.replayed for batch in found)
-            if found and left <= 0:
+            left -= sum(batch.replayed for batch in batches)
+            if batches and left <= 0:
                 remark(f"{_at_once(size)} and more: not tried; --minutes gives more time")
                 break
             try:
-                found.append(self._contest(size, tried, left / (len(sizes) - place)))
+                batches.append(self._contest(size, tried, left / (len(sizes) - passed)))
             except torch.OutOfMemoryError:
-                if not found:
+                if not batches:
                     raise
                 remark(f"{_at_once(size)}: too little memory, so not measured")
                 break
-            if not self.settings.sizes and busiest(found) is not found[-1]:
+            if not self.settings.sizes and busiest(batches) is not batches[-1]:
                 break
-            tried = found[-1].likelier_first(tried)
-        return found
+            tried = batches[-1].likelier_first(tried)
+        return batches
 
     def _contest(self, size: int, tried: Sequence[MethodSettings], seconds: float) -> Batch:
         """Return what was measured of methods with so many images at once."""
@@ -273,12 +273,12 @@ def _warm(engine: Engine, jobs: list[Job]) -> None:
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
     """Return a turn's jobs, one or a batch; after the last image the first prompt has new ones."""
-    items, each = prompt_items(settings.prompts), settings.prompts.samples_per_prompt
+    items, samples = prompt_items(settings.prompts), settings.prompts.samples_per_prompt
     batch = settings.engine.batch_size
     chosen = []
     for count in range(turn * batch, (turn + 1) * batch):
-        cycle, place = divmod(count, len(items))
-        chosen.append(replace(items[place], sample=items[place].sample + cycle * each))
+        cycle, index = divmod(count, len(items))
+        chosen.append(replace(items[index], sample=items[index].sample + cycle * samples))
     return image_jobs(chosen, settings.prompts.seed)
 
 

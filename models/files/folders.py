@@ -209,5 +209,5 @@ def _source(flag: str, model: str) -> str:
 def _inspect(model: str, model_path: str) -> str:
     """Return the command that lists the files of a model."""
     usual = Path(model_path).absolute() == ROOT / TARGETS[model].folder
-    place = "" if usual else f" --model_path {shlex.quote(model_path)}"
-    return f"`python main.py inspect --model {model}{place}`"
+    path_flag = "" if usual else f" --model_path {shlex.quote(model_path)}"
+    return f"`python main.py inspect --model {model}{path_flag}`"

@@ -61,14 +61,16 @@ def refuse_other_model(model: str, path: str, config: dict, keys: Keys) -> None:
         config: its config.json.
         keys: returns the keys of its weights.
     """
-    found = _evidence(path, config, keys)
-    if found is None or model in found.targets:
+    evidence = _evidence(path, config, keys)
+    if evidence is None or model in evidence.targets:
         return
-    use = " or ".join(f"--model {target}" for target in found.targets)
-    title = found.signs.title
-    advice = _UNREAD.get(found.signs) or (f"use {use}" if use else f"no --model here reads {title}")
-    text = f"--model {model}: {path} holds {title}, as {found.source} says; {advice}"
-    if found.certain:
+    use = " or ".join(f"--model {target}" for target in evidence.targets)
+    title = evidence.signs.title
+    advice = _UNREAD.get(evidence.signs) or (
+        f"use {use}" if use else f"no --model here reads {title}"
+    )
+    text = f"--model {model}: {path} holds {title}, as {evidence.source} says; {advice}"
+    if evidence.certain:
         raise SettingsError(text)
     remark(text)
 
@@ -78,12 +80,12 @@ def targets_in(path: str, config: dict, keys: Keys) -> tuple[str, ...]:
 
     Where only the folder around it has a name that tells, the targets of that name come first.
     """
-    found = _evidence(path, config, keys)
-    if found is not None and found.certain:
-        return found.targets
-    told, kind = () if found is None else found.targets, config.get("model_type")
-    alike = [name for name, entry in TARGETS.items() if kind in entry.signs.model_types]
-    return tuple(sorted(alike, key=lambda name: name not in told))
+    evidence = _evidence(path, config, keys)
+    if evidence is not None and evidence.certain:
+        return evidence.targets
+    told, kind = () if evidence is None else evidence.targets, config.get("model_type")
+    of_type = [name for name, entry in TARGETS.items() if kind in entry.signs.model_types]
+    return tuple(sorted(of_type, key=lambda name: name not in told))
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,8 @@ class _Evidence:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        found = (name for name, entry in TARGETS.items() if entry.signs == self.signs)
-        return tuple(sorted(found, key=lambda name: TARGETS[name].hub is None))  # tiny last
+        names = (name for name, entry in TARGETS.items() if entry.signs == self.signs)
+        return tuple(sorted(names, key=lambda name: TARGETS[name].hub is None))  # tiny last
 
 
 def _evidence(path: str, config: dict, keys: Keys) -> _Evidence | None:
