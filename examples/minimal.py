@@ -6,9 +6,12 @@ generates one image three times with the included model (minimal.png): by plain 
 Jacobi drafts, and with draft trees. All three give the tokens of `main.py generate_images --dtype
 fp64` for the same prompt and seed; they differ in how often the model runs.
 
-The random numbers that a token is sampled with belong to its position, so the token that the model
-samples after a prefix is a function of that prefix. A draft is right exactly if it is that
-function's value: one forward pass over a tree of drafts decides all tokens of its right path.
+Plain decoding takes argmax(log p(token | prefix) + noise[position]) as the token after a prefix.
+The noise depends on seed and prompt only. One pass over a tree of drafts computes that token after
+every node, and a draft is accepted exactly if it is the token computed after its parent. So drafts
+decide how many tokens a pass yields, never which ones, however they were guessed: no acceptance
+probability is needed. They come from the pass before (there is no draft model) and profit from the
+noise in it.
 """
 
 import argparse
@@ -28,7 +31,7 @@ from torch import Tensor
 
 FOLDER = Path(__file__).resolve().parents[1] / "ckpts/tiny"
 SIDE = 16  # an image is 16 x 16 tokens, row by row
-TOKENS, CODES = SIDE * SIDE, 1024
+TOKENS, CODES = SIDE * SIDE, 1024  # code: an image token's number; its id is first_code + code
 LAYERS, HEADS, HEAD_DIM = 16, 4, 64
 GUIDANCE = 3.0  # classifier-free guidance: how far logits move away from those without the prompt
 
@@ -43,24 +46,20 @@ def hashed(*parts: object) -> int:
 
 
 def gumbel_noise(seed: int, prompt: str) -> Tensor:
-    """Return the Gumbel noise (TOKENS, CODES) of an image: a number for each position and token.
+    """Return the Gumbel noise (TOKENS, CODES) of an image: a number for each position and code.
 
     argmax(log p + noise) is a sample of p (the Gumbel-max trick), so this is all the randomness
-    there is. The generator is SplitMix64 with position and token as its counter.
+    there is. The generator is SplitMix64 with position and code as its counter, in int64.
     """
-    key = hashed("stream", hashed("image", seed, prompt, 0, 0), "target")
+    image = hashed("image", seed, prompt, 0, 0)  # occurrence and sample: the first
+    key = hashed("stream", image, "target")
     counter = torch.arange(TOKENS)[:, None] * 2**32 + torch.arange(CODES)
     x = counter * (0x9E3779B97F4A7C15 - 2**64) + key
     for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ shift_right(x, bits)) * (factor - 2**64)
-    x = x ^ shift_right(x, 31)
-    uniform = (shift_right(x, 12).double() + 0.5) * 2.0**-52  # in (0, 1)
+        x = (x ^ (x >> bits & 2 ** (64 - bits) - 1)) * (factor - 2**64)  # the mask drops the sign
+    x = x ^ (x >> 31 & 2**33 - 1)
+    uniform = ((x >> 12 & 2**52 - 1).double() + 0.5) * 2.0**-52  # in (0, 1)
     return -torch.log(-torch.log(uniform))
-
-
-def shift_right(x: Tensor, bits: int) -> Tensor:
-    """Shift int64 right without its sign."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
 
 
 # ---- The model: a transformer over text and image tokens -----------------------------------------
@@ -69,10 +68,10 @@ def shift_right(x: Tensor, bits: int) -> Tensor:
 class Transformer:
     """Chameleon's transformer in fp64, where rounding cannot tip a choice."""
 
-    def __init__(self, folder: Path):
-        stored = load_file(folder / "model.safetensors")
+    def __init__(self) -> None:
+        stored = load_file(FOLDER / "model.safetensors")
         self.weights = {name: tensor.double() for name, tensor in stored.items()}
-        ids = json.loads((folder / "config.json").read_text())["vocabulary_map"]
+        ids = json.loads((FOLDER / "config.json").read_text())["vocabulary_map"]
         self.first_code = ids["IMGIMGAZ"]  # the id of image token 0; the others follow
         self.head = self.weights["lm_head.weight"][self.first_code :][:CODES]
 
@@ -103,15 +102,14 @@ class Cache:
     """Keys and values of the tokens that a sequence has passed through the transformer."""
 
     def __init__(self) -> None:
-        self.layers: list[tuple[Tensor, Tensor]] = []  # keys and values (tokens, HEADS, HEAD_DIM)
+        none = torch.empty(0, HEADS, HEAD_DIM, dtype=torch.float64)
+        self.layers = [(none, none)] * LAYERS  # keys and values (tokens, HEADS, HEAD_DIM)
 
     def __len__(self) -> int:
-        return len(self.layers[0][0]) if self.layers else 0
+        return len(self.layers[0][0])
 
     def extended(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append new tokens; return all keys and values of the layer."""
-        if layer == len(self.layers):
-            self.layers.append((keys[:0], values[:0]))
         old_keys, old_values = self.layers[layer]
         self.layers[layer] = torch.cat([old_keys, keys]), torch.cat([old_values, values])
         return self.layers[layer]
@@ -145,7 +143,7 @@ class Target:
     def __init__(self, model: Transformer, prompt: str, seed: int):
         self.model, self.noise, self.passes = model, gumbel_noise(seed, prompt), 1
         ids = prompt_ids(prompt)
-        self.last, self.sequences = ids[-1], []
+        self.begin, self.sequences = ids[-1], []
         for prefix in (ids[:-1], ids[:1]):  # before the last token, which begins the image
             n, cache = len(prefix), Cache()
             model(torch.tensor(prefix), torch.arange(n), cache, torch.ones(n, n).tril().bool())
@@ -154,14 +152,15 @@ class Target:
     def scores(self, tree: list[int], depths: Tensor, seen: Tensor, decided: int) -> Tensor:
         """Return log p + noise of the image token after every node of a tree, (nodes, CODES).
 
-        This is one forward pass. tree: (nodes,) ids; node 0, the root, is the newest token, the
-        others are drafts. depths: (nodes,). seen: (nodes, nodes) each node's ancestors and itself.
-        decided: tokens of the image before the drafts.
+        One forward pass of each sequence, counted as one; the prompt's was the first. tree:
+        (nodes,) ids; node 0, the root, is the newest token, the others are drafts. depths:
+        (nodes,). seen: (nodes, nodes) each node's ancestors and itself. decided: how many tokens
+        of the image are.
         """
         logits = []
         for prompt, cache in self.sequences:
-            past = torch.ones(len(tree), len(cache), dtype=torch.bool)
-            positions, visible = prompt + decided + depths, torch.cat([past, seen], 1)
+            old = torch.ones(len(tree), len(cache), dtype=torch.bool)
+            positions, visible = prompt + decided + depths, torch.cat([old, seen], 1)
             logits.append(self.model(torch.tensor(tree), positions, cache, visible))
         self.passes += 1
         conditional, unconditional = logits
@@ -173,50 +172,49 @@ class Target:
 def generate(target: Target, levels: int, width: int) -> list[int]:
     """Return the tokens of an image, (TOKENS,).
 
-    A round's tree has `levels` levels of `width` drafts, of which the first has the next level as
-    its children. No levels: plain decoding. One draft a level: Jacobi decoding.
+    A round's tree has `levels` levels of `width` drafts; the first of a level has the next level as
+    its children. Width 3: node 0 has 1, 2, 3; node 1 has 4, 5, 6; node 4 has 7, 8, 9. No levels:
+    plain decoding. One draft a level, a chain: Jacobi decoding.
     """
     first_code = target.model.first_code
-    image = [target.last]  # ids
-    guesses: list[list[int]] = []  # of each level
+    image = [target.begin]  # ids: the prompt's last one, then the image's
+    guesses: list[int] = []  # `width` for each of the next positions
     while len(image) <= TOKENS:
-        # Draft: node 0 is the newest token, and level d has the nodes from 1 + (d - 1) width on.
-        tree = [image[-1]]
-        for level in range(levels):
-            known = level < len(guesses)
-            tree += guesses[level] if known else neighbours(image + tree[1::width], width)
+        # Draft: the newest token, then level by level the guesses, then neighbours.
+        tree = [image[-1], *guesses]
+        while len(tree) <= levels * width:
+            tree += neighbours(image + tree[1::width], width)
         depths = torch.tensor([0, *(d for d in range(1, levels + 1) for _ in range(width))])
-        first = [0, *range(1, len(tree), width)]  # of each level
-        seen = torch.eye(len(tree), dtype=torch.bool)
+        first = [0, *range(1, len(tree), width)]  # the node of each level that has children
+        seen = torch.eye(len(tree), dtype=torch.bool)  # a node sees itself
         for depth, node in enumerate(first):
-            seen[depths > depth, node] = True
+            seen[depths > depth, node] = True  # and its ancestors, the first ones above it
 
         # Verify: the token that the target samples after every node, all in one forward pass.
         scores = target.scores(tree, depths, seen, len(image) - 1)
         choices = (scores.argmax(-1) + first_code).tolist()
 
         # Accept: a draft is right if it is the target's choice after its parent. Walk down to it.
-        path = [0]
-        while path[-1] in first and len(path) <= levels:
-            below = range(first[len(path)], first[len(path)] + width)
-            right = [node for node in below if tree[node] == choices[path[-1]]]
-            if not right:
-                break
-            path.append(right[0])
-        image += [choices[node] for node in path]  # the choice after the last node costs nothing
+        path = [0]  # the root and the accepted drafts
+        for child in first[1:]:
+            path += [n for n in range(child, child + width) if tree[n] == choices[path[-1]]]
+            if path[-1] != child:
+                break  # no draft is right, or one without children
+        image += [choices[node] for node in path]  # the accepted drafts and one token more
         for _, cache in target.sequences:
-            past = len(cache) - len(tree)
-            cache.keep([*range(past), *(past + node for node in path)])
+            old = len(cache) - len(tree)
+            cache.keep([*range(old), *(old + node for node in path)])  # not yet the newest token
 
-        # Guess: deeper nodes predict later positions. They stand after tokens that turned out
-        # wrong, but they have the noise of their positions in them, so their best tokens are good
-        # drafts for the next round.
-        guesses = (scores[first[len(path) :]].topk(width).indices + first_code).tolist()
+        # Guess: the rows below the path belong to the positions after the newest token. They stand
+        # after a wrong draft, so their p is off, but their noise is what those positions will be
+        # sampled with: codes with large noise win under many p, so the best are good drafts.
+        guesses = (scores[first[len(path) :]].topk(width).indices + first_code).flatten().tolist()
     return [id - first_code for id in image[1 : TOKENS + 1]]
 
 
 def neighbours(before: list[int], width: int) -> list[int]:
     """Return `width` drafts for the position after these tokens: the one above, the one before."""
+    # ids from 0 on fill up, and row 0 has none above: a draft that cannot be right does no harm
     return list(dict.fromkeys([before[-min(SIDE, len(before))], before[-1], *range(width)]))[:width]
 
 
@@ -230,10 +228,8 @@ def prompt_ids(prompt: str) -> list[int]:
     ids = []
     for word in re.findall(r" ?[^\W\d_]+| ?\d+| ?[^\s\w]+|\s+", prompt.lower()):
         parts = [*word.replace(" ", "\u0120")]
-        while merges := [ranks.get(pair, len(ranks)) for pair in pairwise(parts)]:
-            if min(merges) == len(ranks):
-                break
-            i = merges.index(min(merges))
+        while merges := [(ranks[p], i) for i, p in enumerate(pairwise(parts)) if p in ranks]:
+            i = min(merges)[1]
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
         ids += [model["vocab"][part] for part in parts]
     begin, turn, image = (model["vocab"][n] for n in ("<s>", "<reserved08706>", "<racm3:break>"))
@@ -273,7 +269,7 @@ def pixels(tokens: list[int]) -> Tensor:
     return ((x.clamp(-1, 1) + 1) * 127.5).to(torch.uint8).permute(1, 2, 0)
 
 
-def write_png(path: str, image: Tensor) -> None:  # uint8 (height, width, 3)
+def write_png(path: str, image: Tensor) -> None:
     """Write an image, uint8 (height, width, 3), as a PNG file."""
     rows = b"".join(b"\0" + bytes(row.flatten().tolist()) for row in image)
     size = struct.pack(">IIBBBBB", image.shape[1], image.shape[0], 8, 2, 0, 0, 0)
@@ -291,7 +287,7 @@ def main() -> None:
     parser.add_argument("prompt")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    model, images = Transformer(FOLDER), {}
+    model, images = Transformer(), {}
     for name, levels, width in (("plain", 0, 1), ("Jacobi", 16, 1), ("tree", 16, 3)):
         start, target = time.perf_counter(), Target(model, args.prompt, args.seed)
         images[name] = generate(target, levels, width)

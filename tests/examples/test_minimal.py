@@ -19,7 +19,7 @@ PROMPT = "a large red circle on a plain blue background"
 
 @pytest.fixture(scope="module")
 def model() -> minimal.Transformer:
-    return minimal.Transformer(minimal.FOLDER)
+    return minimal.Transformer()
 
 
 @pytest.fixture(scope="module")
