@@ -6,7 +6,7 @@ The same rounds run twice and only the second time counts: by then every CUDA gr
 has been captured. All methods are timed before any is profiled, because after the first profile of
 a process, launching a CUDA graph takes up to 1.2 ms instead of 0.03 ms. Random weights accept
 hardly any draft, so trees whose shape follows acceptance are held at the baseline's depth and
-width.
+width, or have the sizes of a finished run: an entry of --methods may be its folder.
 """
 
 import time
@@ -31,6 +31,7 @@ from decoding.images import FinishedImage, Job, RoundStats
 from eval.bench.measurements import Measurements
 from scripts.gpu.cells import Cells, Figures
 from scripts.gpu.tokens import open_once, short, ways_of
+from scripts.gpu.traces import RecordedTrees, read_trace
 from support.border import ran_out_of_memory
 from support.devices import pick_device
 from support.script import run_script
@@ -46,8 +47,8 @@ METHODS = (
 PROFILED = 5  # rounds
 Rounds = Callable[[], Iterator[StepStats[FinishedImage]]]  # starts the same rounds at each call
 COLUMNS = (
-    "id", "nodes", "ms_per_round", "ms_slowest_tenth", "launches", "host_share", "waits",
-    "tokens_per_round", "gib", "first_seconds",
+    "id", "nodes", "ms_per_round", "ms_mean", "ms_slowest_tenth", "launches", "host_share",
+    "waits", "tokens_per_round", "gib", "first_seconds",
 )  # fmt: skip
 
 
@@ -68,7 +69,8 @@ def time_rounds(
         device: auto, cpu, cuda or cuda:N.
         batches: images at once, by commas; with other values of --compile only the first.
         rounds: how many are timed.
-        methods: as in `benchmark --methods`.
+        methods: as in `benchmark --methods`, or folders of `generate_images --trace` with adt or
+            eagle2, whose trees are replayed.
     """
     where = pick_device(device)
     table, path = Cells(), Path(output)
@@ -80,7 +82,10 @@ def time_rounds(
 
     def opened(mode: str, images: int, entry: str) -> Rounds:
         session = open_once(replace(settings, compile=mode))
-        engine = session.open_engine(held(listed_method(entry, {})), images=images)
+        engine = session.open_engine(method_of(entry), images=images)
+        if engine.speculation is not None and Path(entry).is_dir():
+            policy = RecordedTrees(read_trace(entry), engine.speculation.policy.largest)
+            engine.speculation = replace(engine.speculation, policy=policy)
         # A token a character: with the prompt the cache holds as much as in the middle of an image.
         prompt = ("a red fox in the snow, " * 100)[: session.target.grid.tokens // 2]
         return partial(engine.generate, [Job(str(n), prompt, n) for n in range(images)])
@@ -90,7 +95,8 @@ def time_rounds(
     ) -> Figures:
         """Return the figures of the file of measurements; make and keep them if they lack."""
         kept = Measurements(path, replace(settings, compile=mode, batch_size=images))
-        given = kept.conditions(held(listed_method(entry, {}))) | {what: f"{rounds} rounds"}
+        recorded = f" of {entry}" if Path(entry).is_dir() else ""
+        given = kept.conditions(method_of(entry)) | {what: f"{rounds} rounds{recorded}"}
         if (line := kept.find(given)) is None:
             kept.add((given, line := {"figures": figures()}))
         return line["figures"]
@@ -111,6 +117,11 @@ def time_rounds(
         if where.type == "cuda" and (ms := table.rows[name].get("ms_per_round")) is not None:
             table.add(name, partial(kept, "profiled", partial(profile_rounds, cell, rounds, ms)))
     table.finish("Rounds of a 7B target with random weights", COLUMNS)
+
+
+def method_of(entry: str) -> MethodSettings:
+    """Return the method of an entry of --methods."""
+    return read_trace(entry).method if Path(entry).is_dir() else held(listed_method(entry, {}))
 
 
 def if_it_fits(figures: Callable[[], Figures]) -> Figures:
@@ -136,8 +147,9 @@ def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
 def measure_rounds(opened: Callable[[], Rounds], count: int, device: torch.device) -> Figures:
     """Return how long `count` rounds take.
 
-    `ms_per_round`, the median, and `ms_slowest_tenth`, which nine of ten rounds stay below;
-    `first_seconds`: of the first time, with captures and compilation; on a GPU also `gib` at most.
+    `ms_per_round`, the median, `ms_mean`, and `ms_slowest_tenth`, which nine of ten rounds stay
+    below; `first_seconds`: of the first time, with captures and compilation; on a GPU also `gib`
+    at most.
     """
     start = opened()
     if device.type == "cuda":
@@ -155,6 +167,7 @@ def measure_rounds(opened: Callable[[], Rounds], count: int, device: torch.devic
     figures = {
         "nodes": fmean(row.nodes for row in rows),
         "ms_per_round": median(times),
+        "ms_mean": fmean(times),
         "ms_slowest_tenth": quantiles(times, n=10)[-1],
         "tokens_per_round": fmean(row.accepted + 1 for row in rows),
         "first_seconds": round(first_seconds, 1),

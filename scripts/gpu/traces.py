@@ -1,10 +1,10 @@
-"""The rounds of finished runs by their own sizes: what `scripts.gpu.predict --trace` prices."""
+"""The rounds of finished runs by their own sizes: priced, or replayed on a GPU."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from configs.fields import mismatch
 from configs.methods import AdtSettings, MethodSettings
 from decoding.graphs import CudaGraphs
-from decoding.round import RoundShape
+from decoding.policies.base import Controller
+from decoding.policies.dynamic import DynamicTree
+from decoding.round import ImageRound, RoundShape, TreeShape
 from runs.run_folder import TRACE, files_of, read_manifest
 from support.json_files import read_lines
 
@@ -88,6 +90,36 @@ def _together(rows: list[list[Line]], queue: Iterator[list[Line]]) -> Iterator[l
         yield [row[0] for row in rows]
         left = [row[1:] or next(queue, None) for row in rows]
         rows = [row for row in left if row]
+
+
+class RecordedTrees(DynamicTree):
+    """Trees of a run's sizes in its order, whatever is accepted: image by image, by their seeds."""
+
+    def __init__(self, run: TracedRun, largest: TreeShape):
+        super().__init__(largest)
+        self.images = [
+            # at an image's end there is no tree
+            [line for line in lines if line["drafted_depth"]]
+            for lines in run.images.values()
+        ]
+
+    def controller(self, seed: int) -> Controller:
+        lines = self.images[seed % len(self.images)]
+        sizes = [(line["drafted_depth"], line["width"], self.largest.nodes) for line in lines]
+        return _Recorded(cycle(TreeShape(*size) for size in sizes))
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """The sizes of an image's trees."""
+
+    shapes: Iterator[TreeShape]
+
+    def shape(self, position: int) -> TreeShape:
+        return next(self.shapes)
+
+    def observe(self, outcome: ImageRound) -> None:
+        pass
 
 
 def read_trace(folder: str) -> TracedRun:

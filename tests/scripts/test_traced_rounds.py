@@ -1,6 +1,8 @@
 """Rounds without the target's passes are the engine's; traced rounds have their own prices."""
 
 import json
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
-from scripts.gpu.traces import TracedRun, read_trace
+from scripts.gpu.traces import RecordedTrees, TracedRun, read_trace
 from scripts.trees.foretold import foretell, foretold_rounds
 
 JOBS = [Job(str(number), "word " * number, 7 + number) for number in range(3)]
@@ -55,6 +57,17 @@ def test_a_finished_image_makes_room_for_the_next() -> None:
     eagle2 = MethodSettings("eagle2", depth=3, width=4, nodes=9)
     run = traced(eagle2, [(3, 4)], [(2, 4)] * 3, [(3, 4)])
     assert kinds(run, 2) == {(3, 4, True): 2, (2, 4, False): 1}
+
+
+def test_recorded_sizes_are_replayed_whatever_is_accepted(session) -> None:
+    run = traced(MethodSettings("eagle2"), [(3, 4), (1, 2), (0, 4)], [(2, 3)])
+    engine = session.open_engine(MethodSettings("adt", nodes=9), images=2)
+    policy = RecordedTrees(run, engine.speculation.policy.largest)
+    engine.speculation = replace(engine.speculation, policy=policy)
+    jobs = [Job(str(image), "word", image) for image in range(2)]
+    lines = [line for step in islice(engine.generate(jobs), 3) for line in step.rounds]
+    sizes = [(line.id, line.drafted_depth, line.width) for line in lines]
+    assert sizes == [("0", 3, 4), ("1", 2, 3), ("0", 1, 2), ("1", 2, 3), ("0", 3, 4), ("1", 2, 3)]
 
 
 def test_traces_without_a_price_are_refused(tmp_path: Path) -> None:
