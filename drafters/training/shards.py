@@ -134,6 +134,14 @@ class Tokens:
                 raise ValueError(f"{path}: damaged shard: {span}")
         return result
 
+    @property
+    def groups(self) -> list[str]:
+        """What keeps images together: their captions, or their ids where all have one caption.
+
+        Models that read no text have one.
+        """
+        return self.captions if len(set(self.captions)) > 1 else self.ids
+
     def split(self, holdout: int, most: int = 0) -> tuple[list[int], list[int]]:
         """Return the indices for training and at least `holdout` others, apart by caption.
 
@@ -142,7 +150,7 @@ class Tokens:
         the first `most` images for training (0 = all). A ValueError if too few are left for it.
         """
         images: dict[str, list[int]] = defaultdict(list)
-        for index, caption in enumerate(self.captions):
+        for index, caption in enumerate(self.groups):
             images[caption].append(index)
         held: list[int] = []
         training: list[int] = []
@@ -161,8 +169,9 @@ class Tokens:
 
         Captions that differ only in case, spaces or the full stop count as one.
         """
+        groups = self.groups
         captions, theirs = (
-            {" ".join(self.captions[image].casefold().split()).rstrip(" .") for image in some}
+            {" ".join(groups[image].casefold().split()).rstrip(" .") for image in some}
             for some in (images, others)
         )
         return len(captions & theirs)

@@ -181,10 +181,10 @@ class Evaluation:
         return figures.table()
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:
-        """Return tau and the speed-up over plain decoding, for the first held-out captions."""
-        # distinct captions: the same prompt with the same seed gives the same image
-        captions = list(dict.fromkeys(self.tokens.captions[image] for image in self.held))
-        jobs = image_jobs(numbered(captions[: self.settings.eval_images]), self.settings.seed)
+        """Return tau and the speed-up over plain decoding, for captions of held-out images."""
+        held = self.held[: self.settings.eval_images]
+        captions = [self.tokens.captions[image] for image in held]  # equal ones: other images
+        jobs = image_jobs(numbered(captions), self.settings.seed)
         if not jobs:
             return {}
         method = self.settings.evaluated

@@ -31,10 +31,13 @@ ROWS = (
     f"{TREE}cool_sd", f"{TREE}cool_sd:cool_delta=2",
     f"{CHAIN}sampled", f"{CHAIN}cool_sd:cool_delta=2",
     "static:proposal=topk:verifier=rejection",
-    "static:proposal=topk:verifier=lantern:lantern_k=10:lantern_delta=5", SKIPPING,
+    "static:proposal=topk:verifier=lantern:lantern_k=10:lantern_delta=5",
+    "static:proposal=topk:verifier=lantern:lantern_budget=per_candidate:lantern_residual=reference",
+    "static:proposal=topk:verifier=lantern", SKIPPING,
     f"{TREE}path_explore", f"{TREE}path_relax", f"{TREE}gsd", f"{CHAIN}gsd",
     "static:proposal=coupled:verifier=exact", "jacobi:proposal=coupled:window=25:verifier=exact",
     "scd:window=25:verifier=scd", "scd_lumina:window=25:verifier=scd_lumina",
+    "pac:nodes=25:verifier=pac", "pac_repaired:nodes=25:verifier=pac_repaired",
 )  # fmt: skip
 GUMBEL_COUPLED = f"{CHAIN}sampled"  # SCD-GS: as SJD, but a position keeps its noise
 # How often a step of SJD decides 1, 2, ... tokens, Lumina-mGPT: KangJialiang/SJD-PAC 4fbc099,
@@ -72,7 +75,8 @@ def opened(images: int) -> tuple[Session, list[Job]]:
 
 def lengths(images: int) -> Iterator[dict]:
     """Yield tau of every method on the included model, over the same images."""
-    import_module("scripts.rules.scd")  # registers its methods
+    for plugin in ("scd", "pac"):  # they register their methods
+        import_module(f"scripts.rules.{plugin}")
     session, jobs = opened(images)
     for words in ROWS:
         with patch.object(Vvs, "unverified", Skipped()) as skipped:

@@ -112,17 +112,25 @@ def test_images_have_the_targets_distribution(name, sampled, p, monkeypatch) -> 
 
 
 @pytest.fixture
-def scd() -> Iterator[None]:
-    """What the plugin registers is forgotten afterwards."""
+def plugins() -> Iterator[None]:
+    """What the plugins register is forgotten afterwards."""
+    names = "scripts.rules.scd", "scripts.rules.pac"
     with patch.dict(methods.METHODS), patch.dict(RULES):
-        import_module("scripts.rules.scd")
+        for name in names:
+            import_module(name)
         yield
-    sys.modules.pop("scripts.rules.scd")
+    for name in names:
+        sys.modules.pop(name)
 
 
-def test_coupled_drafts_have_the_targets_distribution(scd, sampled, p) -> None:
+def test_coupled_drafts_have_the_targets_distribution(plugins, sampled, p) -> None:
     method = MethodSettings("scd", verifier="scd", window=3)
     assert method.proposal == "sampled" and p_value(sampled(method), p) > 1e-4
+
+
+def test_kept_drafts_and_their_branches_have_it_once_repaired(plugins, sampled, p) -> None:
+    method = MethodSettings("pac_repaired", verifier="pac_repaired", nodes=13)
+    assert p_value(sampled(method), p) > 1e-4
 
 
 def test_plain_decoding_has_the_targets_distribution(sampled, p) -> None:

@@ -178,6 +178,15 @@ def test_no_caption_stands_on_both_sides_of_a_split(tmp_path):
         tokens.split(10)
 
 
+def test_where_all_images_have_one_caption_each_is_held_out_by_itself(tmp_path):
+    fill(tmp_path, range(10))
+    tokens = Tokens.read(tmp_path)
+    tokens.captions = ["a digit"] * 10
+    training, held = tokens.split(3)
+    assert sorted(training + held) == list(range(10)) and len(held) == 3
+    assert set(held) < set(tokens.split(4)[1]) and not tokens.shared(held, training)
+
+
 def test_fewer_images_for_training_are_among_more_of_them(tmp_path):
     fill(tmp_path, range(10))
     tokens = Tokens.read(tmp_path)
