@@ -109,14 +109,14 @@ def measure(
     return Measurement([images[job] for job in jobs], *parts)
 
 
-def warm_up(engine: Engine, jobs: list[Job], images: int = 1) -> None:
-    """Decode the first jobs, so many images, for what an engine does only once.
+def warm_up(engine: Engine, jobs: list[Job], images: int = 1) -> Measurement:
+    """Decode the first jobs, so many images, for what an engine does only once; return that.
 
     On a GPU at least as many as it decodes together: for others it would capture rounds again.
     """
     if engine.target.device.type == "cuda":
         images = max(images, engine.batch)
-    measure(engine, jobs[:images])
+    return measure(engine, jobs[:images])
 
 
 def joined(runs: Sequence[Measurement]) -> Measurement:

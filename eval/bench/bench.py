@@ -22,6 +22,7 @@ from decoding.images import Job
 from eval.bench.measurements import Measurements, Turn
 from eval.bench.speedup import speed_figures
 from eval.bench.table import words_of
+from eval.metrics.intervals import paired_ratio
 from runs.exactness import Comparison, compare
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.methods import sampling_distribution
@@ -144,11 +145,15 @@ class Bench:
         first, session = repeats[0], self.session
         seconds = median(one.seconds_per_image for one in repeats)
         comparison = self.comparison(method, first, baseline[0])
+        decided = [len(image.codes) - 1 for image in first.images]
+        tau = paired_ratio(decided, [image.target_forwards - 1 for image in first.images])
         return settings_dict(method) | {
             # figures that do not depend on the machine
             "batch_size": session.settings.batch_size,
             "temperature": session.settings.sampling.temperature,
-            "tau": first.tau,
+            "tau": tau.value,
+            "tau_low": tau.low,
+            "tau_high": tau.high,
             **{name: first.mean(name) for name in _MEANS},
             "lossless": method.lossless,
             "seconds_per_image": seconds,

@@ -29,7 +29,7 @@ from runs.session import open_session
 from support.border import Failure
 from support.durable import claim, encode_json, make_writable, replace_file
 from support.processes import refuse_several
-from support.progress import Progress, plural
+from support.progress import Progress, duration, plural
 from support.provenance import cpu_name, versions
 
 Group = tuple[MethodSettings, ...]  # methods that take turns, BASELINE among them
@@ -61,7 +61,7 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
     with Progress(what, total, done) as progress:
         session = open_session(run)
         check_lengths(session.target, jobs)
-        warm = partial(warm_up, jobs=jobs, images=settings.warmup) if settings.warmup else _cold
+        warm = partial(_warm, jobs, settings.warmup, progress) if settings.warmup else _cold
         rows = _rows(settings, groups, Bench(session, kept, progress, warm))
     hardware, dates = session.hardware(), sorted(kept.dates)
     prompts = settings.run.prompts
@@ -138,6 +138,14 @@ def _rows(settings: BenchmarkSettings, groups: Sequence[Group], bench: Bench) ->
         cell = settings.sweep.entries[number]
         rows += [{"cell": cell, **row, "ar": measured[0]} for row in measured[1:]]
     return rows
+
+
+def _warm(jobs: list[Job], images: int, progress: Progress, engine: Engine) -> None:
+    """Warm an engine up; the first one, plain decoding's, says how long all will take."""
+    seconds = warm_up(engine, jobs, images).seconds_per_image
+    if progress.started is None and progress.total is not None:
+        left = duration(seconds * (progress.total - progress.done))
+        progress.note(f"{seconds:.3g} s an image by ar: {left} if every method takes as long")
 
 
 def _cold(_engine: Engine) -> None:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from support.figures import save_figure
 
 Row = Mapping[str, Any]
-LABELS = {"speedup": "speed-up over ar (95 %)", "tau": "tau"}
+LABELS = {"speedup": "speed-up over ar (95 %)", "tau": "tau (95 %)"}
 # Swept numbers as the paper writes them, by flag.
 SYMBOLS = {
     "adt_beta": r"$\beta$",
@@ -62,11 +62,10 @@ def _points(panel: Axes, rows: Sequence[Row], name: str, figure: str) -> None:
     xs = [order.index(str(row[name])) for row in rows]
     heights = [row[figure] for row in rows]
     panel.plot(xs, heights, "o", alpha=0.35, color="tab:blue")
-    if figure == "speedup":
-        ends = [(row["speedup_low"], row["speedup_high"]) for row in rows]
-        intervals = [(x, low, high) for x, (low, high) in zip(xs, ends, strict=True) if low]
-        for x, low, high in intervals:
-            panel.vlines(x, low, high, alpha=0.35, color="tab:blue")
+    ends = [(row[f"{figure}_low"], row[f"{figure}_high"]) for row in rows]
+    intervals = [(x, low, high) for x, (low, high) in zip(xs, ends, strict=True) if low]
+    for x, low, high in intervals:
+        panel.vlines(x, low, high, alpha=0.35, color="tab:blue")
     sure = [(x, row) for x, row in zip(xs, rows, strict=True) if not row["doubts"]]
     # relaxed cells only where no lossless one is sure
     joined = [pair for pair in sure if pair[1]["lossless"]] or sure

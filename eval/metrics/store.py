@@ -27,6 +27,7 @@ class FeatureStore:
     def __init__(self, folder: str | Path, batch_size: int):
         """Use a folder. batch_size: images or texts per call of a network."""
         self.folder, self.batch_size = Path(folder), batch_size
+        self.computed = 0  # images whose features were not on disk
 
     def images(self, network: str, images: ImageSet, encode: Encode) -> np.ndarray:
         """Return the features of the images, (images, features) float32.
@@ -76,6 +77,7 @@ class FeatureStore:
                 for key, row in zip(batch, new, strict=True):
                     rows[key] = row
                     self._keep(paths[key], row)
+                self.computed += len(batch) * (noun == "image")
                 progress.update(len(batch))
         return np.stack([rows[key] if key in rows else _read(paths[key]) for key in keys])
 

@@ -11,6 +11,7 @@ from configs.fields import refuse, settings_dict
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import Estimate, paired_difference
 from eval.metrics.registry import build_metric
+from eval.metrics.seconds import MetricSeconds
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import find_weights
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
@@ -169,6 +170,8 @@ def compute_scores(settings: EvaluateSettings, runs: Sequence[Run]) -> tuple[Sco
     store = FeatureStore(settings.cache_dir, settings.batch_size)
     device = pick_device(settings.device)
     images, remarks = common_images(runs)
+    clock = MetricSeconds(store, device.type, sum(map(len, images)) + _real_images(settings))
+    announce(clock.forecast(names))
     reference: ImageSet | None = None
     for name in names:
         try:
@@ -179,13 +182,19 @@ def compute_scores(settings: EvaluateSettings, runs: Sequence[Run]) -> tuple[Sco
         except Exception as error:  # of any library: the other metrics and the tables remain
             remarks.append(f"{name} was not computed: {_words(error)}")
             continue
-        for image_set in images:
-            try:
-                computed = map(_finite, metric.scores(image_set, reference))
-                scores[image_set.name] |= {score.metric: score for score in computed}
-            except Exception as error:
-                remarks.append(f"{name} of {image_set.name} was not computed: {_words(error)}")
+        with clock.timing(name):
+            for image_set in images:
+                try:
+                    computed = map(_finite, metric.scores(image_set, reference))
+                    scores[image_set.name] |= {score.metric: score for score in computed}
+                except Exception as error:
+                    remarks.append(f"{name} of {image_set.name} was not computed: {_words(error)}")
     return scores, remarks
+
+
+def _real_images(settings: EvaluateSettings) -> int:
+    """Return how many images of --ref_dir there are."""
+    return 0 if settings.ref_dir is None else len(reference_files(settings.ref_dir))
 
 
 def _words(error: Exception) -> str:
@@ -242,10 +251,15 @@ def plan_evaluation(settings: EvaluateSettings, runs: Sequence[Run]) -> Plan:
     notes = [f"{name} would be skipped: {text}" for name, text in lacking.items() if text]
     folder = report_of(settings, runs)
     there = [name for name, text in lacking.items() if not text]
+    count = sum(len(run.images) for run in runs)
+    if there:
+        store = FeatureStore(settings.cache_dir, settings.batch_size)
+        looked, device = count + _real_images(settings), pick_device(settings.device)
+        notes.append(MetricSeconds(store, device.type, looked).forecast(there))
     what = f"comparing the speed of {', '.join(run.name for run in runs)}, and computing "
     what += f"{', '.join(there) or 'no metric'} of their images; into {folder}"
     folders = {"report_dir": folder, "cache_dir": Path(settings.cache_dir)}
-    return Plan(what, folders, 0, sum(len(run.images) for run in runs), notes=notes)
+    return Plan(what, folders, 0, count, notes=notes)
 
 
 def _lacks(name: str, settings: EvaluateSettings, models: Set[str]) -> str | None:

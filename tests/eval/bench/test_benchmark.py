@@ -5,7 +5,7 @@ measured once, whatever interrupts, and table and pictures show it.
 import json
 import re
 import shutil
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from itertools import count
@@ -40,10 +40,11 @@ def benchmark(checkpoint: Path, *words: str) -> int:
 
 @pytest.fixture(scope="module")
 def document(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    folder, out = tmp_path_factory.mktemp("benchmark"), StringIO()
+    folder, out, err = tmp_path_factory.mktemp("benchmark"), StringIO(), StringIO()
     words = (f"--methods={METHODS}", "--num_images=2", "--repeats=2", f"--output_dir={folder}")
-    with redirect_stdout(out):
+    with redirect_stdout(out), redirect_stderr(err):
         assert benchmark(checkpoint, *words) == 0
+    assert err.getvalue().count(" s an image by ar: ") == 1  # how long all will take
     heading, blank, columns, _, *rows, last = out.getvalue().strip().splitlines()
     assert heading.endswith("; prompts: a cat, #1; temperature 1; guidance 3") and not blank
     assert columns.split(" | ")[1:3] == ["seconds per image", "tokens/s"]

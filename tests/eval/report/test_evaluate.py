@@ -21,7 +21,7 @@ from configs.fields import SettingsError
 from configs.rules import loaded
 from eval.metrics.base import Score
 from eval.metrics.intervals import Estimate
-from eval.report.evaluate import compute_scores, evaluate, with_prices
+from eval.report.evaluate import compute_scores, evaluate, plan_evaluation, with_prices
 from eval.report.run import read_run, read_runs
 from scenes.attribute_network import AttributeNetwork
 from scenes.painting import rendered_scenes
@@ -203,6 +203,8 @@ def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path, monkey
     scores, skipped = compute_scores(chosen, runs)
     assert not skipped and scores["ar"]["tiny_fid"].reference == "tiny_reference, 30 images"
     assert scores["ar"]["tiny_fid"].value > 0.1
+    assert "tiny_fid not timed" not in plan_evaluation(chosen, runs).notes[-1]
+    assert "tiny_pr not timed" in plan_evaluation(replace(chosen, metrics="tiny_pr"), runs).notes[-1]
 
 
 def test_metrics_name_code_and_flags_that_are_there():
