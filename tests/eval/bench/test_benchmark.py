@@ -283,9 +283,9 @@ def test_one_process_at_a_time_measures(sweep, tmp_path, monkeypatch, capsys) ->
 @pytest.mark.parametrize("doubts, joined", [([], [2.0]), (["noise"], [3.0])])
 def test_a_line_joins_relaxed_cells_where_no_lossless_one_is_sure(doubts, joined) -> None:
     panel = Figure().subplots()
-    sure = {"nodes": 4, "tau": 3.0, "lossless": False, "doubts": []}
-    _points(
-        panel, [sure, {"nodes": 2, "tau": 2.0, "lossless": True, "doubts": doubts}], "nodes", "tau"
-    )
+    sure = {"nodes": 4, "tau": 3.0, "lossless": False, "doubts": [], "tau_low": None}
+    sure["tau_high"] = None
+    other = sure | {"nodes": 2, "tau": 2.0, "lossless": True, "doubts": doubts}
+    _points(panel, [sure, other], "nodes", "tau")
     points, line = panel.lines
     assert len(points.get_ydata()) == 2 and list(line.get_ydata()) == joined
