@@ -33,7 +33,7 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
         **({"distribution": ", ".join(other)} if other else {}),
         "seconds per image": number(row.seconds),
         "baseline": row.baseline or NONE,
-        "speed-up": (row.speedup.words() if row.speedup else NONE)
+        "sequential speed-up": (row.speedup.words() if row.speedup else NONE)
         + _mark(row.doubtful or row.spoilt),
         "tau": _hundredths(row.tau),
         "drafted depth": _hundredths(row.drafted_depth),

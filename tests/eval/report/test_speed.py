@@ -126,7 +126,7 @@ def test_other_distributions_are_not_compared_and_other_batch_sizes_are_marked(p
     row = row_of(make("batch", {"method": "adt", "batch_size": 4}, **FASTER), plain)
     assert row.warnings == ("--batch_size 4, baseline 1",)
     cells = cells_of(row)
-    assert cells["speed-up"].startswith("2.00 [") and cells["speed-up"].endswith(" (!)")
+    assert cells["sequential speed-up"].startswith("2.00 [") and cells["speed-up"].endswith(" (!)")
     assert cells["same images"] == "9/9 (!)"
 
 
@@ -188,7 +188,7 @@ def test_only_a_speed_up_over_plain_decoding_cannot_exceed_tau(adt, make, second
     warning = f"a speed-up of {2 / seconds:.2f} exceeds tau 3.00"
     assert any(warning in text for text in row.warnings) is noise
     cells = cells_of(row)
-    assert cells["speed-up"].endswith(" (!)") is noise and cells["same images"] == "9/9"
+    assert cells["sequential speed-up"].endswith(" (!)") is noise and cells["same images"] == "9/9"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_time_that_was_not_decoding_marks_a_speed_up(make, plain, spent, gpu, sh
     said = [text for text in row.warnings if "the process had the CPU for only" in text]
     start = f"the process had the CPU for only {share}"
     assert [text.startswith(start) for text in said] == ([True] if share else [])
-    assert cells_of(row)["speed-up"].endswith(" (!)") is bool(share)
+    assert cells_of(row)["sequential speed-up"].endswith(" (!)") is bool(share)
 
 
 @pytest.mark.parametrize(("temperature", "expected"), [(0.0, True), (1.0, False)])
