@@ -126,7 +126,9 @@ def test_other_distributions_are_not_compared_and_other_batch_sizes_are_marked(p
     row = row_of(make("batch", {"method": "adt", "batch_size": 4}, **FASTER), plain)
     assert row.warnings == ("--batch_size 4, baseline 1",)
     cells = cells_of(row)
-    assert cells["sequential speed-up"].startswith("2.00 [") and cells["speed-up"].endswith(" (!)")
+    assert cells["sequential speed-up"].startswith("2.00 [") and cells[
+        "sequential speed-up"
+    ].endswith(" (!)")
     assert cells["same images"] == "9/9 (!)"
 
 
