@@ -40,8 +40,9 @@ class AttributeNetwork(ImageNetwork):
 
     def _pixels(self, images: list[Image.Image]) -> Tensor:
         """Return the classifier's input; Unavailable for images of another size."""
-        if sizes := {image.size for image in images} - {(128, 128)}:
-            width, height = sizes.pop()
-            wanted = "the tiny domain's have 128 x 128"
-            raise Unavailable(f"an image of {width} x {height} pixels; {wanted}")
+        for image in images:
+            if image.size != (128, 128):
+                name, (width, height) = image.info.get("file", "an image"), image.size
+                wanted = "the tiny domain's images have 128 x 128"
+                raise Unavailable(f"{name} has {width} x {height} pixels; {wanted}")
         return to_pixels(stacked(images).to(self.device))

@@ -38,7 +38,9 @@ class FeatureStore:
         def load(number: int) -> Image.Image:
             try:
                 with Image.open(images.paths[number]) as image:
-                    return as_rgb(image)
+                    picture = as_rgb(image)
+                    picture.info["file"] = str(images.paths[number])  # for errors
+                    return picture
             except (OSError, SyntaxError, ValueError) as error:
                 raise Unavailable(f"{images.paths[number]} cannot be read: {error}") from error
 
