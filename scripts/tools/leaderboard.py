@@ -24,7 +24,7 @@ from support.script import run_script
 TABLE = DATA / "leaderboard.json", "included-model"
 MEASURED = (
     "--prompt", "configs/prompts/tiny_test.txt", "--slice", "0-32", "--seed", "9",
-    "--batch_size", "8", "--dtype", "fp32", "--repeats", "1", "--warmup", "0",
+    "--dtype", "fp32", "--repeats", "1", "--warmup", "0",
 )  # fmt: skip
 
 
