@@ -54,12 +54,16 @@ def version_line() -> str:
 
 
 def revision() -> str | None:
-    """Return the checkout's commit, with `+changes` if tracked files differ; None without git."""
+    """Return the checkout's commit; None without git.
+
+    It has `+changes` if tracked files differ, but for pages and their figures.
+    """
     # Without a .git here, git would answer for a repository around this folder.
     commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
     if commit is None:
         return None
-    return commit + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+    return commit + ("+changes" if changes else "")
 
 
 @cache
