@@ -43,6 +43,7 @@ from decoding.tree import DraftTree, GrowingTree, hidden_at
 from decoding.verifiers.base import Verdict, Verifier
 from models.target import TargetModel
 from support.compiler import compiling, program
+from support.kernels import running
 
 UNNAMED = Sources()
 
@@ -133,7 +134,7 @@ class Engine:
             self._open(first)
         while True:
             # not around `yield`: the caller's current device is its own
-            with current(self.target.device):
+            with current(self.target.device), running(self.target.transformer.kernels):
                 step = self._step() if self.images.admit(queue) else None
             if step is None:
                 return

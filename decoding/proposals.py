@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from decoding.round import Round
+from decoding.sampling import best
 from support.compiler import fused
 from support.constants import arange
 
@@ -72,7 +73,7 @@ class TopK:
     def children(
         self, predictions: Predictions, noise: Tensor | None, count: int
     ) -> tuple[Tensor, Tensor]:
-        return _best(predictions.log_q, None, count)
+        return best(predictions.log_q, None, count)
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,9 @@ class Coupled:
         self, predictions: Predictions, noise: Tensor | None, count: int
     ) -> tuple[Tensor, Tensor]:
         if count == 1:  # of a chain, which has nothing to compare
-            tokens, values = _best(predictions.log_q, noise, 1)
+            tokens, values = best(predictions.log_q, noise, 1)
             return tokens, torch.zeros_like(values)
-        tokens, values = _best(predictions.log_q, noise, max(count, COMPARED))
+        tokens, values = best(predictions.log_q, noise, max(count, COMPARED))
         return tokens[..., :count], _chances(values, predictions.sharpness)[..., :count]
 
 
@@ -122,7 +123,7 @@ class WithoutReplacement:
     def children(
         self, predictions: Predictions, noise: Tensor | None, count: int
     ) -> tuple[Tensor, Tensor]:
-        tokens = _best(predictions.log_q, noise, count)[0]
+        tokens = best(predictions.log_q, noise, count)[0]
         return tokens, predictions.log_q.gather(-1, tokens)
 
 
@@ -134,14 +135,3 @@ def _chances(values: Tensor, sharpness: Tensor | None) -> Tensor:
     """
     values = values if sharpness is None else sharpness[..., None] * values
     return values - values[..., :COMPARED].logsumexp(-1, keepdim=True)
-
-
-def _best(log_q: Tensor, noise: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-    """Return the tokens (images, ..., count) of the greatest log q plus noise, and these values."""
-    values = log_q if noise is None else log_q + noise
-    if count == 1:  # the same in a third of the time
-        best, tokens = values.max(-1, keepdim=True)
-    else:
-        # a cut distribution may have fewer tokens: the rest has -inf and becomes no node
-        best, tokens = values.topk(min(count, values.shape[-1]), dim=-1)
-    return tokens, best

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from support.compiler import fused
+from support.kernels import replaceable
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,24 @@ class SamplingDistribution:
 
         The guidance rows of an image are adjacent, the conditional one first.
         """
-        scores = _guided(logits, self.cfg)
-        if not self.greedy and self.temperature != 1:
-            scores = scores / self.temperature
-        if self.cuts:
-            scores = _top_p(top_k(scores, self.top_k), self.top_p)
-        return scores.log_softmax(-1)
+        cuts = (self.top_k, self.top_p) if self.cuts else (0, 1.0)
+        return log_p_of(logits, self.cfg, self.temperature or 1.0, *cuts)
 
     def guide(self, logits: Tensor) -> Tensor:
         """Return guided logits (images, n, vocab), in fp32 or better."""
         return _guided(logits, self.cfg)
+
+
+@replaceable
+def log_p_of(logits: Tensor, cfg: float, temperature: float, k: int, p: float) -> Tensor:
+    """Return log p (images, n, vocab) of logits (images x guidance, n, vocab).
+
+    Top-k 0 and top-p 1 cut nothing.
+    """
+    scores = _guided(logits, cfg)
+    if temperature != 1:
+        scores = scores / temperature
+    return _top_p(top_k(scores, k), p).log_softmax(-1)
 
 
 @fused
@@ -86,10 +95,26 @@ def _top_p(scores: Tensor, p: float) -> Tensor:
     return scores.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
 
 
-def choose(log_p: Tensor, noise: Tensor) -> Tensor:
+@replaceable
+def best(log_p: Tensor, noise: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """Return the tokens (images, ..., count) of the greatest log p plus noise, and these values.
+
+    A cut distribution may have fewer tokens: the rest has -inf, and becomes no node.
+
+    log_p: (images, ..., vocab). noise: broadcastable to it, with 1 for vocab only if it is zeros.
+    """
+    values = log_p if noise is None else log_p + noise
+    if count == 1:  # the same in a third of the time
+        greatest, tokens = values.max(-1, keepdim=True)
+    else:
+        greatest, tokens = values.topk(min(count, values.shape[-1]), dim=-1)
+    return tokens, greatest
+
+
+def choose(log_p: Tensor, noise: Tensor | None) -> Tensor:
     """Return the tokens (...) that log_p (..., vocab) emits under this Gumbel noise.
 
     By the Gumbel-max trick they are samples; without noise the argmax. Ties go to the lowest code.
     """
-    # torch's argmax returns the first of equal values
-    return (log_p + noise).argmax(-1)
+    # torch's maximum is the first of equal values
+    return best(log_p, noise, 1)[0][..., 0]

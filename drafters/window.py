@@ -25,6 +25,7 @@ from torch import Tensor
 from decoding.drafter import Children, TreeDrafter
 from decoding.proposals import Predictions, Proposal
 from decoding.round import Round
+from decoding.sampling import best, choose
 from decoding.tree import GrowingTree, hidden_at, rows_at
 from drafters.similarity import path_suffixes
 from support.compiler import fused
@@ -127,8 +128,7 @@ def best_candidates(root: Tensor, log_q: Tensor, noise: Tensor | None) -> Tensor
         log_q: (images, positions, vocab) of the tokens after each position.
         noise: (images, positions, vocab or 1) that the target will choose with; None: not used.
     """
-    values = log_q if noise is None else log_q + noise
-    return torch.cat([root, values.topk(root.shape[2], dim=-1).indices[:, :-1]], 1)
+    return torch.cat([root, best(log_q, noise, root.shape[2])[0][:, :-1]], 1)
 
 
 def next_candidates(codes: Tensor, log_q: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -146,8 +146,8 @@ def next_candidates(codes: Tensor, log_q: Tensor, noise: Tensor | None) -> tuple
         Codes as in `WindowPass`, and the path that they follow (images, positions): indices into
         the pass's positions x candidates.
     """
-    best = (log_q if noise is None else log_q + noise[:, :, None]).argmax(-1)
-    path = _follow(index_of(best, _next_position(codes)))
+    chosen = choose(log_q, None if noise is None else noise[:, :, None])
+    path = _follow(index_of(chosen, _next_position(codes)))
     path = path + codes.shape[2] * arange(path.shape[1], path.device)
     return best_candidates(codes[:, :1], rows_at(log_q.flatten(1, 2), path), noise), path
 

@@ -16,7 +16,7 @@ from models.cpu.blocks import run_compiled
 from models.cpu.linear import linears_of, pack_weights
 from models.cpu.native import NoKernels, kernels
 from models.fp8 import Fp8Linear
-from models.transformer import BY_TORCH, Blocks
+from models.transformer import BY_TORCH, Blocks, Transformer
 from support.compiler import missing_compiler
 from support.devices import pick_device
 from support.output import remark
@@ -94,19 +94,21 @@ def use_same_bits(*networks: nn.Module) -> None:
 
 
 def use_triton(*networks: nn.Module, same_bits: bool = False) -> None:
-    """Let bf16 networks run the operations between their products by kernels of Triton.
+    """Let bf16 networks run all between their products, and choose tokens, by kernels of Triton.
 
     These need a C compiler and Python's headers, and a tile may need more memory than a GPU has.
     """
     modules = chain.from_iterable(network.modules() for network in networks)
     found = [module for module in modules if isinstance(module, Blocks)]
     try:
-        from models.cuda import ops  # importing Triton takes a second
+        from models.cuda import choosing, ops  # importing Triton takes a second
 
         found = [net for net in found if ops.fits(net)]
         # Build all before changing a layer: if one fails, no layer is left with Triton.
         for net in found:
             ops.build(net, same_bits)
+        targets = [net for net in networks if isinstance(net, Transformer) and net.blocks in found]
+        choosers = {net: choosing.build(net) for net in targets}
     except Exception as error:  # whatever a compiler says: images are the same without
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         if same_bits:
@@ -119,6 +121,8 @@ def use_triton(*networks: nn.Module, same_bits: bool = False) -> None:
         for linear in linears_of(block):
             if isinstance(linear, Fp8Linear):
                 linear.scale_rows = ops.scale_rows
+    for target, chooser in choosers.items():
+        target.kernels = chooser
 
 
 def _uncompiled(choice: str, reason: object) -> SettingsError:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from models.base import Context, Layers, TransformerSpec
 from models.cpu.linear import Linear
 from models.rotary import Rotary, RotaryGrid, RotaryGrids, Unrotated, rotate, rotate_pairs
+from support.kernels import NO_KERNELS
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
 
@@ -280,6 +281,7 @@ class Transformer(nn.Module):
         self.blocks = Blocks(spec)
         self.norm = norm_of(spec)
         self.head: nn.Module = Linear(spec.hidden, scored, bias=False)
+        self.kernels = NO_KERNELS  # of the steps from logits to tokens
 
     @property
     def spec(self) -> TransformerSpec:

@@ -7,28 +7,34 @@ and its image; what is counted of its tensors is scaled up.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import unwrap
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from configs.methods import MethodSettings
 from decoding.graphs import Launch
 from decoding.images import Job
 from decoding.round import RoundShape
+from decoding.sampling import best, log_p_of
 from models.base import TransformerSpec
 from models.transformer import BY_TORCH, Block, BlockOps
 from runs.session import Session
 from support.compiler import compiling
+from support.kernels import Kernels, running
 
 KINDS = ("weights", "drafter", "head", "cache", "small")
 # Operations that are more than one kernel on a GPU, or none.
 SEVERAL = {"sort": 4, "argsort": 4, "topk": 4, "repeat_interleave": 2, "pad": 2, "eye": 2}
 # Selecting from a whole vocabulary takes one kernel as long as so many: 45 us on an H100.
 WIDE, WIDE_KERNELS = 1024, 15
+# The kernel that makes a distribution, with a cut: 12 us for the search alone, measured. The one
+# that takes the best codes needs a microsecond for each, estimated: so many are as long as one.
+CUT_KERNELS, BEST_CODES = 4, 3
 NONE = {"empty", "empty_like", "new_empty", "detach_", "lift_fresh", "is_nonzero", "item", "set_"}
 # Of a compiled function these need a kernel each, with what is computed from them; a lookup does so
 # where the table was made in the same function.
@@ -108,7 +114,8 @@ def count_rounds(
     try:
         for block in blocks:
             block.ops = _CountedOps(counter)
-        with compiling(counter.fusing if compiles else None), counter:
+        chosen = running(counter.choosing())
+        with compiling(counter.fusing if compiles else None), chosen, counter:
             rounds = sum(1 for _ in islice(steps, ROUNDS))
     finally:
         for block, own in zip(blocks, before, strict=True):
@@ -168,6 +175,34 @@ class _Counter(TorchDispatchMode):
                     self.fused = None
 
         return run
+
+    def choosing(self) -> Kernels:
+        """Return the steps from logits to tokens, each counted as the kernel that a GPU has."""
+
+        def distribution(
+            logits: Tensor, cfg: float, temperature: float, k: int, p: float
+        ) -> Tensor:
+            result = self._uncounted(log_p_of, logits, cfg, temperature, k, p)
+            self._add_kernel(CUT_KERNELS if k or p < 1 else 1, logits, result)
+            return result
+
+        def greatest(log_p: Tensor, noise: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+            result = self._uncounted(best, log_p, noise, count)
+            read = () if noise is None else (noise,)
+            self._add_kernel(1 + count // BEST_CODES, log_p, *read, *result)
+            return result
+
+        return {log_p_of.__name__: distribution, best.__name__: greatest}
+
+    def _uncounted(self, function: Callable[..., Any], *args: Any) -> Any:
+        self._end_kernel()
+        with _disable_current_modes():
+            return unwrap(function)(*args)
+
+    def _add_kernel(self, as_long_as: int, *tensors: Tensor) -> None:
+        """Count a kernel of ours; as_long_as: so many small ones."""
+        moved = sum(map(self._bytes, tensors))
+        self.work.append(Work("small", as_long_as, moved / as_long_as, 0))
 
     def _end_kernel(self) -> None:
         """Count the small operations so far; what follows is another kernel."""

@@ -29,7 +29,15 @@ from runs.run_folder import tau as tau_of
 from runs.session import Session, open_session
 from scripts.checkpoints.chameleon import IDS, anole_config, write_parts
 from scripts.checkpoints.published import Published
-from scripts.gpu.count import KINDS, WIDE_KERNELS, Work, count_rounds, total_bytes
+from scripts.gpu.count import (
+    BEST_CODES,
+    CUT_KERNELS,
+    KINDS,
+    WIDE_KERNELS,
+    Work,
+    count_rounds,
+    total_bytes,
+)
 from scripts.gpu.rounds import METHODS, held
 from scripts.gpu.tokens import short
 from scripts.gpu.traces import Replayed, TracedRun, read_trace
@@ -379,6 +387,8 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
         "An operation of PyTorch is one kernel; sort, argsort and topk are four, over a vocabulary "
         f"as long as {WIDE_KERNELS}. A compiled one has one per product, and one per reduction in "
         "between or one.",
+        f"Two kernels choose tokens. One cuts and norms a distribution, as long as {CUT_KERNELS} "
+        f"small ones; one takes the best n codes, as long as 1 + n / {BEST_CODES} (estimated).",
         f"{GAP_US} us pass between two kernels of a graph. The host takes {HOST_MS} ms between "
         f"rounds; a rule that walks there takes {RULE_MS} ms more.",
         "Half of the image is in the cache. Adaptive trees keep one depth and "

@@ -1,0 +1,35 @@
+"""Functions of tensors of which a GPU may have kernels of its own."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+Kernels = Mapping[str, Callable[..., Any]]  # by the name of the function that each replaces
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NO_KERNELS: Kernels = {}
+# Not a global: threads that decode at the same time may run models on different devices.
+_kernels: ContextVar[Kernels] = ContextVar("kernels", default=NO_KERNELS)
+
+
+@contextmanager
+def running(kernels: Kernels) -> Iterator[None]:
+    """Let kernels run instead of the functions that they replace; none change nothing."""
+    token = _kernels.set(kernels or _kernels.get())
+    try:
+        yield
+    finally:
+        _kernels.reset(token)
+
+
+def replaceable(function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a function of which there may be a kernel."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return _kernels.get().get(function.__name__, function)(*args, **kwargs)
+
+    return run
