@@ -115,7 +115,7 @@ def use_triton(*networks: nn.Module, same_bits: bool = False) -> None:
             raise _uncompiled(SAME_BITS, reason) from error
         log.warning("Layers run by torch's kernels, which are slower: %s", reason)
         return
-    ours = ops.TritonOps(same_bits)
+    ours = ops.TritonOps(same_bits, set().union(*map(ops.scaled_norms, found)))
     for block in chain.from_iterable(net.layers for net in found):
         block.ops = ours
         for linear in linears_of(block):

@@ -5,6 +5,7 @@ the other rows of a pass, that is on the drafts, and no method would be exact.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +31,25 @@ def check_fp8(device: torch.device) -> None:
         refuse("quantize", "fp8", "only with torch 2.12 or later on this GPU")
 
 
-def scale_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows x (n, width) in fp8, and what each is multiplied by (n, 1), in fp32."""
-    x = x.float()
-    scale = x.abs().amax(-1, keepdim=True).clamp_min(1e-12) / LARGEST
-    return (x / scale).to(TYPE), scale
+class ScaledRows(NamedTuple):
+    """Rows in fp8, as products read them."""
+
+    values: Tensor  # (..., width) in fp8
+    scales: Tensor  # (..., 1) what each row is multiplied by, in fp32
+    dtype: torch.dtype  # that they were rounded from
+
+
+def scale_rows(x: Tensor) -> ScaledRows:
+    """Return rows x (..., width) in fp8."""
+    wide = x.float()
+    scales = wide.abs().amax(-1, keepdim=True).clamp_min(1e-12) / LARGEST
+    return ScaledRows((wide / scales).to(TYPE), scales, x.dtype)
 
 
 class Fp8Linear(Linear):
     """A linear layer whose weight and inputs are rounded to fp8 before they are multiplied."""
 
-    scale_rows: Callable[[Tensor], tuple[Tensor, Tensor]] = staticmethod(scale_rows)
+    scale_rows: Callable[[Tensor], ScaledRows] = staticmethod(scale_rows)
 
     def __init__(self, linear: Linear, name: str):
         """Quantise a layer; name: for errors."""
@@ -50,16 +59,17 @@ class Fp8Linear(Linear):
             raise mismatch(Flag("quantize", f"matrix {name}"), shape, f"multiples of {_STEP}")
         nn.Module.__init__(self)
         self.in_features, self.out_features = inputs, outputs
-        weight, scale = scale_rows(linear.weight.data)
-        self.weight, self.bias = nn.Parameter(weight, requires_grad=False), linear.bias
-        self.scale = nn.Buffer(scale.T.contiguous())  # (1, outputs)
+        weight = scale_rows(linear.weight.data)
+        self.weight, self.bias = nn.Parameter(weight.values, requires_grad=False), linear.bias
+        self.scale = nn.Buffer(weight.scales.T.contiguous())  # (1, outputs)
 
-    def forward(self, x: Tensor) -> Tensor:
-        rows, scale = self.scale_rows(x.flatten(0, -2))
-        multiply = by_torch if x.is_cuda else exactly
-        y = multiply(rows, self.weight.T, scale, self.scale).to(x.dtype)
+    def forward(self, x: Tensor | ScaledRows) -> Tensor:
+        values, scales, dtype = self.scale_rows(x) if isinstance(x, Tensor) else x
+        multiply = by_torch if values.is_cuda else exactly
+        rows = values.flatten(0, -2), self.weight.T, scales.flatten(0, -2), self.scale
+        y = multiply(*rows).to(dtype)
         y = y if self.bias is None else y + self.bias
-        return y.unflatten(0, x.shape[:-1])
+        return y.unflatten(0, values.shape[:-1])
 
 
 def by_torch(x: Tensor, weight: Tensor, scale: Tensor, scales: Tensor) -> Tensor:

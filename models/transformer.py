@@ -88,9 +88,9 @@ class Attention(nn.Module):
 
     def run(self, ops: "BlockOps", x: Tensor, rotation: Rotation, context: Context) -> Tensor:
         """Return the outputs (rows, n, hidden) of new tokens x."""
-        y = self.qkv(x).view(*x.shape[:2], -1, self.head_dim)
-        y = ops.attend(self, y, rotation, context)
-        return self.out(y.to(x.dtype).transpose(1, 2).flatten(2))
+        qkv = self.qkv(x)
+        y = ops.attend(self, qkv.unflatten(2, (-1, self.head_dim)), rotation, context)
+        return self.out(y.to(qkv.dtype).transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):

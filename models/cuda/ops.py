@@ -6,7 +6,9 @@ gate of an MLP. Attention is in `models.cuda.attention`. Between their loads and
 compute in fp32, where torch rounds after every operation.
 """
 
+from collections.abc import Container
 from functools import partial
+from typing import Any
 
 import torch
 import triton
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from models.base import CachePass, Context
 from models.cuda.attention import SIZES, attend, changing, early, wait_for_inputs
 from models.fp8 import TYPE as FP8
-from models.fp8 import Fp8Linear
+from models.fp8 import Fp8Linear, ScaledRows
 from models.rotary import rotate_pairs
 from models.transformer import MLP, Attention, BlockOps, Blocks, HeadNorm, Rotation
 
@@ -32,9 +34,14 @@ class TritonOps(BlockOps):
     write themselves, as those of training, are left to torch.
     """
 
-    def __init__(self, same_bits: bool = False):
-        """same_bits: as `models.cuda.attention.attend` says; the other steps always do so."""
-        self.same_bits = same_bits
+    def __init__(self, same_bits: bool = False, scaled: Container[nn.Module] = ()):
+        """Choose kernels.
+
+        Args:
+            same_bits: as `models.cuda.attention.attend` says; the other steps always do so.
+            scaled: norms that return rows in fp8, for the products after them (`scaled_norms`).
+        """
+        self.same_bits, self.scaled = same_bits, scaled
 
     def attend(
         self, attention: Attention, qkv: Tensor, rotation: Rotation, context: Context
@@ -47,18 +54,20 @@ class TritonOps(BlockOps):
         q = write_cache(attention, qkv, rotation, seen, cache.slots)
         return attend(q, *seen, mask, cache.ends, self.same_bits)
 
-    def norm(self, norm: nn.Module, x: Tensor) -> Tensor:
+    def norm(self, norm: nn.Module, x: Tensor) -> Any:
         # a drafter's first block has no norm
         if _fits(x) and isinstance(norm, nn.RMSNorm):
-            return add_norm(norm, x)[1]
+            return add_norm(norm, x, scales=norm in self.scaled)[1]
         return super().norm(norm, x)
 
-    def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+    def add_norm(self, norm: nn.Module, x: Tensor, y: Tensor | None) -> tuple[Tensor, Any]:
         if y is None:
             return x, self.norm(norm, x)
-        return add_norm(norm, x, y) if _fits(x) and _fits(y) else super().add_norm(norm, x, y)
+        if not (_fits(x) and _fits(y)):
+            return super().add_norm(norm, x, y)
+        return add_norm(norm, x, y, norm in self.scaled)
 
-    def gate(self, mlp: MLP, gate_up: Tensor) -> Tensor:
+    def gate(self, mlp: MLP, gate_up: Tensor) -> Any:
         return gate(mlp, gate_up) if _fits(gate_up) else super().gate(mlp, gate_up)
 
 
@@ -72,6 +81,16 @@ def fits(blocks: Blocks) -> bool:
     return blocks.blocks[0].mlp_norm.weight.dtype == TYPE and not blocks.spec.gpt2
 
 
+def scaled_norms(blocks: Blocks) -> set[nn.Module]:
+    """Return the norms of a network whose outputs only products in fp8 read."""
+    return {
+        norm
+        for block in blocks.layers
+        if isinstance(block.mlp.down, Fp8Linear) and not (block.swin or block.adds_to_normed)
+        for norm in (block.attention_norm, block.mlp_norm)
+    }
+
+
 def build(blocks: Blocks, same_bits: bool) -> None:
     """Run every step once; raises what Triton does where it cannot compile a kernel."""
     spec, block = blocks.spec, blocks.blocks[0]
@@ -82,7 +101,9 @@ def build(blocks: Blocks, same_bits: bool) -> None:
         add_norm(block.mlp_norm, x, x)
         gate(block.mlp, zeros(1, n, 2 * spec.intermediate))
         if isinstance(block.mlp.down, Fp8Linear):
-            scale_rows(x[0])
+            scale_rows(x)
+            add_norm(block.mlp_norm, x, scales=True)
+            add_norm(block.mlp_norm, x, x, scales=True)
         if (size := spec.head_dim) in SIZES:
             qkv, turn = zeros(1, n, spec.heads + 2 * spec.kv_heads, size), zeros(1, n, 1, size)
             keys, slots = zeros(1, spec.kv_heads, n, size), torch.arange(n, device=x.device)[None]
@@ -90,27 +111,52 @@ def build(blocks: Blocks, same_bits: bool) -> None:
             attend(q, keys, keys, zeros(1, 1, n, n), slots[:, -1] + 1, same_bits)
 
 
-def add_norm(norm: nn.Module, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return x + y, or x without y, and that normed; all (rows, n, hidden), contiguous."""
+def add_norm(
+    norm: nn.Module, x: Tensor, y: Tensor | None = None, scales: bool = False
+) -> tuple[Tensor, Any]:
+    """Return x + y, or x without y, and that normed; all (rows, n, hidden), contiguous.
+
+    scales: whether what is normed is in fp8.
+    """
     hidden = x.shape[-1]
     total = x if y is None else torch.empty_like(x)
-    normed = torch.empty_like(x)
+    normed, *to = _empty(x, scales)
     _add_norm[(x.numel() // hidden,)](
-        x, x if y is None else y, norm.weight, total, normed, hidden, norm.eps, ADDS=y is not None,
-        WIDTH=triton.next_power_of_2(hidden), num_warps=8, **early(x.device),
+        x, x if y is None else y, norm.weight, total, *to, hidden, norm.eps, ADDS=y is not None,
+        SCALES=scales, WIDTH=triton.next_power_of_2(hidden), num_warps=8, **early(x.device),
     )  # fmt: skip
     return total, normed
 
 
+def _empty(x: Tensor, scales: bool) -> tuple[Any, Tensor, Tensor]:
+    """Return rows for a kernel to write, and the memory of their values and scales, if any."""
+    if not scales:
+        rows = x.new_empty(x.shape)
+        return rows, rows, rows
+    values = x.new_empty(x.shape, dtype=FP8)
+    factors = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
+    return ScaledRows(values, factors, x.dtype), values, factors
+
+
+@triton.jit
+def _store_row(to, scales, row, at, values, inside, SCALES: tl.constexpr):
+    """Store a row, in fp8 with a scale of its own."""
+    if SCALES:
+        scale = tl.maximum(tl.max(tl.abs(values), 0), 1e-12) / 448.0
+        tl.store(scales + row, scale)
+        values = values / scale
+    tl.store(to + at, values.to(to.dtype.element_ty), mask=inside)
+
+
 @triton.jit
 def _add_norm(
-    x, y, weight, total, normed, hidden, eps, ADDS: tl.constexpr, WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    x, y, weight, total, normed, scales, hidden, eps, ADDS: tl.constexpr, SCALES: tl.constexpr,
+    WIDTH: tl.constexpr, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     wait_for_inputs(EARLY)
-    channel = tl.arange(0, WIDTH)
+    row, channel = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside = channel < hidden
-    at = tl.program_id(0).to(tl.int64) * hidden + channel
+    at = row * hidden + channel
     values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     if ADDS:
         values += tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
@@ -120,21 +166,31 @@ def _add_norm(
         values = stored.to(tl.float32)
     scale = tl.rsqrt(tl.sum(values * values, 0) / hidden + eps)
     values *= scale * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
-    tl.store(normed + at, values.to(normed.dtype.element_ty), mask=inside)
+    values = values.to(x.dtype.element_ty).to(tl.float32)  # also before fp8
+    _store_row(normed, scales, row, at, values, inside, SCALES)
 
 
-def gate(mlp: MLP, gate_up: Tensor) -> Tensor:
-    """Return the activation of the first half (rows, n, width) times the second."""
-    rows, n, both = gate_up.shape
-    out = gate_up.new_empty(rows, n, both // 2)
-    _gate[rows * n, triton.cdiv(both // 2, _GATED)](
-        gate_up, out, both // 2, GELU=mlp.gelu, PART=_GATED, **early(gate_up.device)
-    )
-    return out
+def gate(mlp: MLP, gate_up: Tensor) -> Any:
+    """Return the activation of the first half (rows, n, width) times the second.
+
+    In fp8 if the product after it is; then a program has a whole row.
+    """
+    (rows, n, both), scales = gate_up.shape, isinstance(mlp.down, Fp8Linear)
+    width = both // 2
+    part = triton.next_power_of_2(width) if scales else _GATED
+    gated, *to = _empty(gate_up[..., :width], scales)
+    _gate[rows * n, triton.cdiv(width, part)](
+        gate_up, *to, width, GELU=mlp.gelu, SCALES=scales, PART=part, num_warps=16 if scales else 4,
+        **early(gate_up.device),
+    )  # fmt: skip
+    return gated
 
 
 @triton.jit
-def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr, EARLY: tl.constexpr = False):
+def _gate(
+    gate_up, out, scales, width, GELU: tl.constexpr, SCALES: tl.constexpr, PART: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):  # fmt: skip
     wait_for_inputs(EARLY)
     token = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * PART + tl.arange(0, PART)
@@ -144,18 +200,18 @@ def _gate(gate_up, out, width, GELU: tl.constexpr, PART: tl.constexpr, EARLY: tl
     up = tl.load(at + width, mask=inside, other=0.0).to(tl.float32)
     # GELU's approximation by tanh is also a sigmoid: 0.5 (1 + tanh z) = sigmoid(2 z).
     slope = 1.5957691216 * (1.0 + 0.044715 * x * x) if GELU else 1.0
-    y = x * tl.sigmoid(slope * x) * up
-    tl.store(out + token * width + channel, y.to(out.dtype.element_ty), mask=inside)
+    y = (x * tl.sigmoid(slope * x) * up).to(gate_up.dtype.element_ty).to(tl.float32)
+    _store_row(out, scales, token, token * width + channel, y, inside, SCALES)
 
 
-def scale_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `models.fp8.scale_rows` does, of contiguous rows (n, width)."""
-    n, width = x.shape
-    rows, scales = x.new_empty(n, width, dtype=FP8), x.new_empty(n, 1, dtype=torch.float32)
-    _scale_rows[(n,)](
-        x, rows, scales, width, WIDTH=triton.next_power_of_2(width), num_warps=8, **early(x.device)
+def scale_rows(x: Tensor) -> ScaledRows:
+    """Return what `models.fp8.scale_rows` does, of contiguous rows (..., width)."""
+    width = x.shape[-1]
+    rows, *to = _empty(x, True)
+    _scale_rows[(x.numel() // width,)](
+        x, *to, width, WIDTH=triton.next_power_of_2(width), num_warps=8, **early(x.device)
     )
-    return rows, scales
+    return rows
 
 
 @triton.jit
@@ -165,9 +221,7 @@ def _scale_rows(x, rows, scales, width, WIDTH: tl.constexpr, EARLY: tl.constexpr
     inside = channel < width
     at = row * width + channel
     values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(values), 0), 1e-12) / 448.0
-    tl.store(scales + row, scale)
-    tl.store(rows + at, (values / scale).to(rows.dtype.element_ty), mask=inside)
+    _store_row(rows, scales, row, at, values, inside, True)
 
 
 def write_cache(

@@ -16,7 +16,7 @@ from decoding.cache import CacheShape, CacheView, KVCache
 from models import fp8
 from models.base import TransformerSpec
 from models.cpu.linear import Linear
-from models.fp8 import Fp8Linear, check_fp8, exactly, scale_rows, use_fp8
+from models.fp8 import Fp8Linear, ScaledRows, check_fp8, exactly, scale_rows, use_fp8
 from models.quantize import weight_bytes
 from models.transformer import Transformer
 from runs.check.loaded import Checkpoint, tell_distance
@@ -62,9 +62,9 @@ def test_a_tokens_distribution_does_not_depend_on_the_others_of_its_pass(monkeyp
         torch.equal(distributions(model, tokens[i : i + 1])[0], together[i]) for i in (0, 31)
     )
 
-    def per_tensor(x: Tensor) -> tuple[Tensor, Tensor]:
-        rows, scale = scale_rows(x.reshape(1, -1))
-        return rows.view(x.shape), scale
+    def per_tensor(x: Tensor) -> ScaledRows:
+        rows = scale_rows(x.reshape(1, -1))
+        return rows._replace(values=rows.values.view(x.shape))
 
     monkeypatch.setattr(Fp8Linear, "scale_rows", staticmethod(per_tensor))
     together = distributions(model, tokens)
@@ -78,7 +78,7 @@ def test_weights_and_inputs_are_rounded_by_row() -> None:
     weight = quantised.weight.float() * quantised.scale.T
     least = linear.weight.abs().amax(1, keepdim=True) * 2**-15  # below, numbers are subnormal
     assert ((weight - linear.weight).abs() <= linear.weight.abs() / 16 + least).all()
-    rows, scale = scale_rows(x)
+    rows, scale, _ = scale_rows(x)
     wanted = (rows.float() * scale) @ weight.T + linear.bias
     assert torch.allclose(quantised(x), wanted, rtol=1e-5, atol=1e-6)
     assert torch.equal(
@@ -93,9 +93,9 @@ def test_the_gpus_kernel_rounds_alike() -> None:
     x = torch.randint(8, 16, (4, 48)) * 2.0 ** torch.randint(5, (4, 48))
     x[:, 7] = -448
     x = (x * torch.tensor([[1], [2**-6], [0], [4]])).half()
-    (rows, scale), (wanted, scales) = kernels.scale_rows(x), scale_rows(x)
-    assert torch.equal(scale, scales)
-    assert torch.equal(rows.float(), wanted.float())
+    found, wanted = kernels.scale_rows(x), scale_rows(x)
+    assert torch.equal(found.scales, wanted.scales) and found.dtype is wanted.dtype
+    assert torch.equal(found.values.float(), wanted.values.float())
 
 
 def test_all_matrices_of_layers_and_the_bytes_that_inspect_names(quantised) -> None:

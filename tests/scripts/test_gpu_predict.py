@@ -1,6 +1,7 @@
 """Predicted rounds: a narrow model is counted as a wide one, and prices are plausible."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from browser import thinned
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from configs.model import EngineSettings
+from configs.model import EngineSettings, SamplingSettings
 from runs.session import Session, open_session
 from scripts.checkpoints import chameleon
 from scripts.gpu import count
@@ -78,6 +79,19 @@ def test_compiled_rounds_have_the_same_products_and_fewer_kernels(models) -> Non
     assert before == ops_of(session), "what is counted runs as before"
 
 
+def test_tokens_are_chosen_by_two_kernels_of_which_a_cut_makes_one_longer(models) -> None:
+    session, scale = models[1]
+    cut = replace(session.settings, sampling=SamplingSettings(top_k=9))
+    plain, longer = (
+        count_rounds(replace(session, settings=settings), scale, MethodSettings("ar"), 1)
+        for settings in (session.settings, cut)
+    )
+    assert len(plain) == len(longer)
+    assert sum(work.kernels for work in longer) - sum(work.kernels for work in plain) == (
+        pytest.approx(count.CUT_KERNELS - 1)
+    )
+
+
 def test_prices_fit_what_is_public() -> None:
     """gpt-fast makes 104.9 tokens/s of Llama-2-7B in bf16 at batch 1 on an A100 (its README)."""
     products = [(4096, 12288), (4096, 4096), (4096, 22016), (11008, 4096)]
@@ -138,10 +152,11 @@ def test_this_machines_card_has_its_own_prices_or_is_named(card, name, capsys, m
 
 
 def test_a_target_in_fp8_reads_half_of_its_layers() -> None:
-    work = [Work("weights", 4, 200, 8), Work("head", 1, 50, 2)]
-    (head, halved, scaling) = in_fp8(lambda: work)()
-    assert (head, halved) == (work[1], Work("weights", 4, 100, 4))
-    assert (scaling.kind, scaling.kernels) == ("small", 4)
+    products = [Work("weights", 1, 200, 8)] * 4
+    head, *halved, scaling = in_fp8(lambda: [*products, Work("head", 1, 50, 2)])()
+    assert head == Work("head", 1, 50, 2)
+    assert halved == [Work("weights", 1, 100, 4)] * 4
+    assert (scaling.kind, scaling.kernels) == ("small", 1)
 
 
 def test_what_cannot_be_predicted_is_refused(tmp_path) -> None:

@@ -7,11 +7,14 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from browser import ALL, only_in_all
 from torch import Tensor
 
 from decoding.cache import CacheShape, CacheView, KVCache
 from drafters.training.rows import Joined
 from models.base import Context, ImageRope, TransformerSpec
+from models.cpu.linear import linears_of
+from models.fp8 import use_fp8
 from models.transformer import BY_TORCH, BlockOps, Transformer
 from scripts.checkpoints.parts import randomised
 
@@ -155,6 +158,56 @@ def test_prompts_and_guidance_rows_in_turn(rows) -> None:
     by_torch, by_kernels = written
     assert_kept(by_kernels, by_torch, cache_of(model).memory[0])
     assert_near(*found)
+
+
+def in_fp8(spec: TransformerSpec = SPEC) -> Transformer:
+    """A network whose products read rows in fp8, most of them from norms and gates."""
+    model = network(spec)
+    use_fp8(model.blocks)
+    for linear in linears_of(model.blocks):
+        linear.scale_rows = kernels.scale_rows
+    return with_steps(model, kernels.TritonOps(True, kernels.scaled_norms(model.blocks)))
+
+
+def test_norms_and_gates_round_rows_as_a_kernel_of_its_own_would() -> None:
+    block = in_fp8().blocks.blocks[0]
+    norm, mlp, random = block.mlp_norm, block.mlp, torch.Generator().manual_seed(4)
+    x, y, z = (torch.randn(2, 5, width, generator=random).to(HALF) for width in (128, 128, 192))
+    total, rows = kernels.add_norm(norm, x, y, scales=True)
+    plain, normed = kernels.add_norm(norm, x, y)
+    gated = kernels.gate(network(SPEC).blocks.blocks[0].mlp, z)
+    assert torch.equal(total, plain)
+    for found, whole in ((rows, normed), (kernels.gate(mlp, z), gated)):
+        wanted = kernels.scale_rows(whole)
+        assert torch.equal(found.scales, wanted.scales) and found.dtype is HALF
+        assert torch.equal(found.values.float(), wanted.values.float())
+
+
+def test_most_products_in_fp8_need_no_kernel_before_them(monkeypatch) -> None:
+    ran, scale = [], kernels.scale_rows
+    monkeypatch.setattr(kernels, "scale_rows", lambda x: ran.append(x.shape[-1]) or scale(x))
+    # after attention; where norms follow products also the sums
+    for change, kernels_of_their_own in {"gelu": 1, "sandwich_norm": 1, "swin_norm": 3}.items():
+        ran.clear()
+        read(in_fp8(replace(SPEC, **{change: True})), 1, torch.tensor([20, 10]))
+        assert len(ran) == kernels_of_their_own, change
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(31, marks=only_in_all)])
+def test_a_tokens_distribution_in_fp8_does_not_depend_on_the_others_of_its_pass(first) -> None:
+    """It is the first of its pass, as a draft of `jacobi`; others follow it."""
+    model, random = in_fp8(), torch.Generator().manual_seed(5)
+    x = torch.randn(59, SPEC.hidden, generator=random).to(HALF).roll(-first, 0)
+    found = []
+    for n in (1, 17, 59) if ALL else (1, 5):
+        cache = KVCache(SPEC, CacheShape(1, 1, 200), HALF, torch.device("cpu"))
+        cache.memory[0].normal_(generator=torch.Generator().manual_seed(1))
+        view = CacheView(cache, torch.tensor([90]), 100, n)
+        context = view.open(torch.arange(n)[None], torch.ones(1, n, n).tril().bool())
+        with torch.inference_mode():
+            features = model.read(x[None, :n], context)
+            found.append(model.score(features[:, :1]).log_softmax(-1))
+    assert all(torch.equal(other, found[0]) for other in found[1:])
 
 
 def test_kernels_are_built_before_the_first_pass_where_a_tile_fits(monkeypatch) -> None:
