@@ -267,6 +267,9 @@ class _Counter(TorchDispatchMode):
         return bool(wide) and x.is_floating_point()
 
     def _bytes(self, x: Tensor) -> int:
+        if x.ndim == 5 and 2 * x.shape[-1] == self.network.spec.head_dim:
+            # keys and values that move: pairs in fp32, as integers
+            return x.numel() * 2 * WIDTH * self.network.scale
         return x.numel() * (WIDTH * self.network.scale if self._is_wide(x) else x.element_size())
 
 
