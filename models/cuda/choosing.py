@@ -39,12 +39,12 @@ def best(log_p: Tensor, noise: Tensor | None, count: int) -> tuple[Tensor, Tenso
     count = min(count, vocab)
     tokens = log_p.new_empty(*log_p.shape[:-1], count, dtype=torch.long)
     values = log_p.new_empty(tokens.shape)
-    noisy = noise is not None and noise.shape[-1] > 1
-    added = noise.expand_as(log_p) if noisy else log_p
+    noise = None if noise is None or noise.shape[-1] == 1 else noise.expand_as(log_p)
+    added = log_p if noise is None else noise
     rows, added = (x if x.ndim > 3 else x[:, :, None] for x in (log_p, added))
     _best[rows.shape[:3]](
         rows, added, tokens, values, *rows.stride()[:3], *added.stride()[:3], vocab, count,
-        NOISY=noisy, **_row(vocab), **early(log_p.device),
+        NOISY=noise is not None, **_row(vocab), **early(log_p.device),
     )  # fmt: skip
     return tokens, values
 

@@ -227,6 +227,8 @@ class _Counter(TorchDispatchMode):
         name = function._schema.name.split("::")[1]
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        if name == "index_put_":  # writes to a part of what it returns
+            outputs = inputs[-1:]
         if name in NONE or _is_view(function, inputs, outputs):
             return result
         if name == "scaled_dot_product_attention":
