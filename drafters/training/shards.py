@@ -30,7 +30,14 @@ from models.base import ImageGrid
 from models.files.entries import is_size
 from models.files.weights import open_safetensors
 from support.durable import RANK, append_lines, encode_json, files_named, lock, replace_file
-from support.json_files import Line, parse_json, read_lines, read_object, shortened
+from support.json_files import (
+    Line,
+    mended_lines,
+    parse_json,
+    read_lines,
+    read_object,
+    shortened,
+)
 from support.wording import differences, first_of
 
 _SHARD, _SKIPPED = rf"tokens-{RANK}-[0-9]{{5}}\.safetensors", rf"skipped(\.{RANK})?\.jsonl"
@@ -271,6 +278,7 @@ class ShardWriter:
         try:
             # as it will come back from the file, tuples as lists, so that the two compare
             self._claim(json.loads(json.dumps(about)))
+            mended_lines(self._skipped)
             self.done = self._known()
         # an interrupt must not leave the folder locked either
         except BaseException:
@@ -323,9 +331,13 @@ class ShardWriter:
 
     def skip(self, id: str, reason: str) -> None:
         """Note that an example was left out, and why."""
-        name = "skipped.jsonl" if self.rank == 0 else f"skipped.{self.rank}.jsonl"
-        append_lines(self.folder / name, [{"id": id, "reason": reason}])
+        append_lines(self._skipped, [{"id": id, "reason": reason}])
         self.done.add(id)
+
+    @property
+    def _skipped(self) -> Path:
+        name = "skipped.jsonl" if self.rank == 0 else f"skipped.{self.rank}.jsonl"
+        return self.folder / name
 
     def close(self) -> None:
         """Write the unfinished shard."""

@@ -180,8 +180,8 @@ def refuse_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
 def plan_benchmark(settings: BenchmarkSettings) -> Plan:
     """Return what `benchmark` would do."""
     folder = Path(settings.output) if settings.output else None
-    path = folder / FILE if folder and (folder / FILE).is_file() else None
-    done, total = images_of(settings, Measurements(path, settings.run.engine, download=False))
+    kept = Measurements(folder and folder / FILE, settings.run.engine, planned=True)
+    done, total = images_of(settings, kept)
     others = [words_of(method) for method in settings.methods if method != BASELINE]
     what = f"measuring {'; '.join(others)} next to ar, {plural(settings.repeats, 'time')} each, "
     what += "on the images of "

@@ -25,7 +25,7 @@ from eval.bench.table import words_of
 from runs.conditions import conditions
 from runs.measure import Measurement
 from support.durable import append_lines
-from support.json_files import mended_lines
+from support.json_files import mended_lines, read_lines
 from support.output import printed_unless_saved
 from support.provenance import program, revision
 
@@ -37,10 +37,14 @@ Turn = dict[MethodSettings, Measurement]
 class Measurements:
     """The lines of a file; without a file, nothing is kept."""
 
-    def __init__(self, path: Path | None, settings: EngineSettings, download: bool = True):
-        """Read a file. settings: of all measurements, apart from the method."""
-        self.path, self.settings, self.download = path, settings, download
-        lines = [] if path is None else mended_lines(path)
+    def __init__(self, path: Path | None, settings: EngineSettings, planned: bool = False):
+        """Read a file.
+
+        settings: of all measurements, apart from the method. planned: fetch and change nothing.
+        """
+        self.path, self.settings, self.planned = path, settings, planned
+        read = read_lines if planned else mended_lines
+        lines = [] if path is None else read(path)
         self.lines = {line["id"]: line for line in lines}  # a later line counts
         self.dates: set[str] = set()  # of the measurements that were made or found
         self._conditions: dict[MethodSettings, Figures] = {}
@@ -98,7 +102,7 @@ class Measurements:
         if method not in self._conditions:
             drafter = self.settings.drafter_path if method.drafted else None
             run = replace(self.settings, method=method, drafter_path=drafter)
-            given = conditions(run, self.download) | {"program": program()}
+            given = conditions(run, download=not self.planned) | {"program": program()}
             self._conditions[method] = given
         return self._conditions[method]
 

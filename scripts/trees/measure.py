@@ -22,7 +22,7 @@ from runs.run_folder import MANIFEST, TRACE
 from runs.session import Session, open_session
 from scripts.trees.foretold import foretell, foretold_rounds
 from support.durable import append_lines, encode_json, replace_file
-from support.json_files import read_lines
+from support.json_files import Line, read_lines, set_lines
 from support.script import run_script
 
 ADT = f"{ROOT}/configs/paper/adt.yaml"
@@ -67,25 +67,27 @@ def measure_trees(
     for row in rows.split(","):
         method = listed_method(f"{ROWS[row]}:proposal={proposal}", {})
         folder = Path(output, f"T{temperature:g}_{proposal}_seed{seed}", row)
-        done = finished(folder / TRACE, session)
+        lines = finished_lines(folder / TRACE, session)
+        done = {line["id"] for line in lines}
         if left := [job for job in jobs if job.id not in done]:
             foretold = foretold or foretell(session, jobs, BATCH)
             folder.mkdir(parents=True, exist_ok=True)
             settings = settings_dict(run) | settings_dict(method)
             manifest = {"settings": settings, "identity": {}, "earlier": []}
             replace_file(folder / MANIFEST, encode_json(manifest))
+            set_lines(folder / TRACE, lines)  # what a kill left of an image is made again
             for job in left:
                 rounds = list(foretold_rounds(session, method, foretold, [job]))
                 append_lines(folder / TRACE, [asdict(line) for line in rounds])
         print(folder, len(jobs), flush=True)
 
 
-def finished(path: Path, session: Session) -> set[str]:
-    """Return the images whose rounds are all in a trace."""
-    tokens = Counter[str]()
-    for line in read_lines(path) if path.is_file() else ():
+def finished_lines(path: Path, session: Session) -> list[Line]:
+    """Return the lines of the images whose rounds are all in a trace."""
+    lines, tokens = read_lines(path), Counter[str]()
+    for line in lines:
         tokens[line["id"]] += line["accepted"] + 1
-    return {name for name, count in tokens.items() if count == session.target.grid.tokens - 1}
+    return [line for line in lines if tokens[line["id"]] == session.target.grid.tokens - 1]
 
 
 if __name__ == "__main__":

@@ -84,8 +84,12 @@ def test_what_is_done_is_counted_and_other_settings_are_refused(capsys) -> None:
     assert "a run with other settings: --cfg" in capsys.readouterr().err
     given = f"--methods jacobi --prompt 'a cat' --repeats 1 --output_dir bench {MODEL}"
     assert main.main(shlex.split(f"benchmark {given}")) == 0
+    with Path("bench/measurements.jsonl").open("a") as file:
+        file.write('{"id": "which another process is wri')
+    before = Path("bench/measurements.jsonl").read_bytes()
     assert dry(f"benchmark {given} --num_images 3") == 0
     assert "6 images: 2 done, 4 to do" in capsys.readouterr().out
+    assert Path("bench/measurements.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(

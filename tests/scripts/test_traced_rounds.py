@@ -11,6 +11,7 @@ from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
 from scripts.gpu.traces import RecordedTrees, TracedRun, read_trace
+from scripts.trees import measure
 from scripts.trees.foretold import foretell, foretold_rounds
 
 JOBS = [Job(str(number), "word " * number, 7 + number) for number in range(3)]
@@ -78,3 +79,17 @@ def test_traces_without_a_price_are_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_text("")
     with pytest.raises(SettingsError, match="jacobi"):
         read_trace(str(tmp_path))
+
+
+def test_an_image_whose_trace_a_kill_has_cut_is_traced_again(session, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "open_session", lambda _: session)
+
+    def trace() -> Path:
+        measure.measure_trees(output=str(tmp_path), slice="0-3", rows="eagle2_d5")
+        (found,) = tmp_path.rglob("trace.jsonl")
+        return found
+
+    whole = trace().read_bytes()
+    for cut in (30, len(whole) // 2):
+        trace().write_bytes(whole[:-cut])
+        assert trace().read_bytes() == whole

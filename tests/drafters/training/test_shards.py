@@ -71,12 +71,15 @@ def test_an_unfinished_shard_is_all_that_a_kill_takes(tmp_path):
     writer.skip("bad", "no caption: nothing")
     writer._lock.close()  # as a kill does
     (tmp_path / ".tokens-0-00001.safetensors.1.tmp").write_bytes(b"half")
+    with (tmp_path / "skipped.jsonl").open("a") as file:
+        file.write('{"id": "wor')
     again = ShardWriter(tmp_path, ABOUT, size=3)
     assert again.done == {"000", "001", "002", "bad"}
+    again.skip("worse", "no caption: nothing")
     again.close()
     fill(tmp_path, range(5))
     assert Tokens.read(tmp_path).ids == [example(n).id for n in range(5)]
-    skipped = [{"id": "bad", "reason": "no caption: nothing"}]
+    skipped = [{"id": id, "reason": "no caption: nothing"} for id in ("bad", "worse")]
     assert read_lines(tmp_path / "skipped.jsonl") == skipped
 
 
