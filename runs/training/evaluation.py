@@ -68,7 +68,7 @@ class Evaluation:
     held: list[int]  # the numbers of the images that are kept from training
 
     def __call__(self, folder: Path, step: int, loss: float) -> dict[str, Any]:
-        """Write evaluation.json; returns what that holds. loss: of the held-out images."""
+        """Return what `keep` writes. loss: of the held-out images."""
         # in fp16 from its file, as users have it, not the weights in training
         head = load_drafter(str(folder), self.target)
         levels = self.levels(head)
@@ -76,9 +76,15 @@ class Evaluation:
         figures |= {"held_out_loss": loss, "levels": levels}
         with printed_unless_saved(figures):
             figures["decoding"] = self.decoding(folder, head)
-            replace_file(self.path, encode_json(figures))
-        self._keep_best(folder, figures)
         return figures
+
+    def keep(self, folder: Path, figures: dict[str, Any]) -> None:
+        """Copy the drafter in the folder if it is the best, and write evaluation.json.
+
+        The last step of an evaluation: what ends before it is made again.
+        """
+        self._keep_best(folder, figures)
+        replace_file(self.path, encode_json(figures))
 
     def _keep_best(self, folder: Path, figures: dict[str, Any]) -> None:
         """Copy a drafter whose first level is nearer to the target than that of any before."""

@@ -46,18 +46,20 @@ from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.extras import install
 from support.json_files import JsonLog
+from support.output import printed_unless_saved
 from support.processes import Processes, launched
 from support.progress import Progress, plural
 from support.provenance import checkpoint_id
 from support.training_state import damaged_state, load_state, save_state
 
-CHECKPOINT = "checkpoint/state.pt"  # in the folder of a training
+CHECKPOINT, _LOCK = "checkpoint/state.pt", ".lock"  # in the folder of a training
 
 
 @refusing()
 def train(settings: TrainSettings) -> None:
     """Train a drafter, evaluate and export it; the same command continues."""
     device = pick_device(settings.engine.device)
+    _refuse_foreign(settings)
     tokens = read_tokens(settings)
     processes = launched(device)
     if settings.batch_size % (settings.accumulate * processes.count):
@@ -71,10 +73,8 @@ def train(settings: TrainSettings) -> None:
                 for name in ("cache_features", "tensorboard"):
                     if (place := getattr(settings, name)) is not None:
                         make_writable(name, Path(place))
-                stack.enter_context(lock(settings.folder / ".lock"))
-            images = plural(settings.train_images or len(tokens) - settings.holdout, "image")
-            what = f"training a drafter on {images} of {settings.tokens} "
-            what += f"into {settings.folder}; its log is there"
+                stack.enter_context(lock(settings.folder / _LOCK))
+            what = f"{_what(settings, tokens)}; its log is there"
             with Progress(what, settings.steps, shown=processes.rank == 0, unit="step") as progress:
                 for note in _notes(settings, tokens):
                     progress.note(note)
@@ -83,10 +83,24 @@ def train(settings: TrainSettings) -> None:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
 
 
+def _refuse_foreign(settings: TrainSettings) -> None:
+    """Refuse a folder with a drafter of its own, which the first evaluation would replace."""
+    begun = any((settings.folder / name).exists() for name in (_LOCK, "log.jsonl", CHECKPOINT))
+    if (settings.folder / "drafter").exists() and not begun:
+        expected = "a folder without another drafter; give yours to --start_from"
+        refuse("output_dir", settings.output_dir, expected)
+
+
 def _split(settings: TrainSettings, tokens: Tokens) -> tuple[list[int], list[int]]:
     """Return the images to train on, and those held out."""
     with refusing(Flag("train_images" if settings.train_images else "holdout")):
         return tokens.split(settings.holdout, settings.train_images)
+
+
+def _what(settings: TrainSettings, tokens: Tokens) -> str:
+    """Say what is done, from what, and where to."""
+    images = plural(len(_split(settings, tokens)[0]), "image")
+    return f"training a drafter on {images} of {settings.tokens} into {settings.folder}"
 
 
 def _notes(settings: TrainSettings, tokens: Tokens) -> Iterator[str]:
@@ -114,11 +128,14 @@ def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
             yield f"note: {folder} was sampled with {', '.join(other)}"
 
 
-def read_tokens(settings: TrainSettings) -> Tokens:
-    """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
+def read_tokens(settings: TrainSettings, download: bool = True) -> Tokens:
+    """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint.
+
+    download: whether the snapshot of a hub id may be fetched.
+    """
     with refusing(Flag("tokens")):
         tokens = Tokens.joined(settings.token_folders)
-        folder = checkpoint_folder(settings.engine.model_path, "--model_path")
+        folder = checkpoint_folder(settings.engine.model_path, "--model_path", download)
     model = {"model": settings.engine.model, "checkpoint": checkpoint_id(folder)}
     _check_tokens(settings, tokens, model)
     return tokens
@@ -174,6 +191,9 @@ class Training:
         if self.embedding is not target.embedding():
             table = self.embedding.cpu().numpy()
             self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
+        flags = {n: v for n, v in identity(settings).items() if n not in self.files}
+        same = (flags, self.files, settings.eval_every, settings.save_every, settings.log_every)
+        processes.agree("output_dir", settings.output_dir, same, "the same flags in all processes")
         guidance = settings.engine.sampling.guidance
         computed = Computed(target, tokens, guidance, settings.precision, layers)
         rows: Rower = computed
@@ -337,9 +357,11 @@ class Training:
                 loss = self.trainer.held_out(self.evaluation.held)
             figures = self.evaluation(folder, self.trainer.step, loss)
             shown = {name: figures[name] for name in ("held_out_loss", "levels", "decoding")}
-            self._write(in_words(figures), step=self.trainer.step, **shown)
-            if find_spec("matplotlib") is not None:
-                curves.draw_curves(self.log.lines, self.settings.folder / "curves")
+            with printed_unless_saved(figures):
+                self._write(in_words(figures), step=self.trainer.step, **shown)
+                if find_spec("matplotlib") is not None:
+                    curves.draw_curves(self.log.lines, self.settings.folder / "curves")
+                self.evaluation.keep(folder, figures)
         self.processes.wait()
         self.progress.say("")
 
@@ -355,16 +377,15 @@ def plan_training(settings: TrainSettings) -> Plan:
 
     Whether the files are those of the checkpoint is seen once the target is loaded.
     """
-    tokens = read_tokens(settings)
-    images, _ = _split(settings, tokens)
+    _refuse_foreign(settings)
+    tokens = read_tokens(settings, download=False)
     path = settings.folder / CHECKPOINT
     state = load_state(path) or {"step": 0}
     made = state.get("settings", {})
     for name, value in identity(settings).items():
         if name in made and made[name] != value and name not in made_of(made).files:
             refuse(name, value, f"{made[name]!r}, as the checkpoint in {settings.output_dir} has")
-    what = f"training a drafter on {plural(len(images), 'image')} of {settings.tokens} "
-    what += f"into {settings.folder}"
+    what = _what(settings, tokens)
     folders = {"output_dir": settings.folder}
     for name in ("cache_features", "tensorboard"):
         if (place := getattr(settings, name)) is not None:

@@ -11,6 +11,7 @@ from trainings import evaluation, open_training, run, stopped, words, write_toke
 import main
 from drafters.training.shards import Tokens
 from runs.training.curves import draw_curves
+from runs.training.train import _what
 from support.json_files import JsonLog
 
 
@@ -48,6 +49,9 @@ def test_captions_in_another_spelling_are_counted(folders, tmp_path, capsys) -> 
     read = Tokens.read(tokens)
     read.captions = ["a cat", "A  cat.", "a cat", "a dog"]
     assert read.shared([0, 3], [1, 2]) == 1 and read.shared([3], [0, 1, 2]) == 0
+    read.captions = ["a cat", "a cat", "a dog", "a dog"]
+    settings = SimpleNamespace(holdout=1, train_images=0, tokens="tokens", folder="out")
+    assert _what(settings, read) == "training a drafter on 2 images of tokens into out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tokens, "shared", lambda *_: 1)
         run(folders, tmp_path / "out", steps=1)

@@ -1,5 +1,6 @@
 """A training that was stopped goes on, or one line says why not; nothing is lost."""
 
+import json
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from configs.fields import SettingsError
 from runs.training.train import Training
 from scripts.checkpoints.chameleon import write_checkpoint
 from support.json_files import numbered_lines
+from support.processes import Processes
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
@@ -197,6 +199,36 @@ def test_a_killed_evaluation_is_made_up_for(folders, tmp_path, monkeypatch) -> N
     lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step")]
     assert [line["step"] for line in lines if "levels" in line] == [2, 4, 5]
     assert training.evaluation.done(4), "of an earlier checkpoint, no evaluation is missing"
+
+
+@pytest.mark.parametrize("killed", ["JsonLog.write", "curves.draw_curves", "Evaluation._keep_best"])
+def test_an_evaluation_is_whole_or_made_again(folders, tmp_path, monkeypatch, killed) -> None:
+    """Its figures, its line of the log, and the best drafter."""
+    run(folders, tmp_path, steps=1)
+    for path in ("evaluation.json", "best/evaluation.json"):
+        (tmp_path / path).unlink()
+    training = open_training(folders, tmp_path, steps=1)
+    module = "evaluation" if "Evaluation" in killed else "train"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"runs.training.{module}.{killed}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            training.run()
+    run(folders, tmp_path, steps=1)
+    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step")]
+    assert [line["step"] for line in lines if "levels" in line] == [1]
+    assert json.loads((tmp_path / "best/evaluation.json").read_text()) == evaluation(tmp_path)
+
+
+def test_processes_with_other_flags_are_noticed(folders, tmp_path) -> None:
+    """The second process of two hears what the first one has said."""
+    said: list[object] = []
+    alike = Processes(0, 2, gather=lambda value: (said.append(value), [value, value])[1])
+    open_training(folders, tmp_path, alike)
+    for other in ({"lr": 0.5}, {"save_every": 3}):
+        heard = iter(said)
+        second = Processes(1, 2, gather=lambda value, heard=heard: [next(heard), value])
+        with pytest.raises(SettingsError, match="expected the same flags in all processes"):
+            open_training(folders, tmp_path, second, **other)
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import huggingface_hub
 import pytest
 import torch
 from browser import only_in_all, thinned
 from families import SMALL
+from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
 from ran import torchrun
 from safetensors.torch import load_file, save_file
 from small_llamagen import put_llamagen
@@ -312,6 +315,26 @@ def test_a_new_training_removes_only_what_a_training_wrote(kept, tmp_path) -> No
         files = [path.name for path in (tmp_path / "best").rglob("*") if path.is_file()]
         assert sorted(files) == [*left, "notes.txt"]
         (drafter / "config.json").write_text("own")
+
+
+def test_a_dry_run_fetches_no_model(folders, tmp_path, monkeypatch, capsys) -> None:
+    def snapshot(path: str, local_files_only: bool, ignore_patterns: list[str]) -> str:
+        assert local_files_only
+        raise LocalEntryNotFoundError("x")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert main.main([*words(folders, tmp_path, model_path="me/none"), "--dry_run"]) == 2
+    assert "`hf download me/none` fetches it" in capsys.readouterr().err
+
+
+def test_a_training_does_not_replace_a_drafter_of_another_place(folders, tmp_path, capsys) -> None:
+    """As with the model's own folder for its output."""
+    shutil.copytree(folders / "model" / "drafter", tmp_path / "drafter")
+    before = (tmp_path / "drafter" / "model.safetensors").read_bytes()
+    assert main.main(words(folders, tmp_path, steps=1)) == 2
+    assert "--output_dir: expected a folder without another drafter" in capsys.readouterr().err
+    assert (tmp_path / "drafter" / "model.safetensors").read_bytes() == before
 
 
 def test_a_kill_leaves_no_figures_of_other_weights(kept, tmp_path, monkeypatch) -> None:
