@@ -146,6 +146,9 @@ def _opened(
     settings: ExtractionSettings, about: dict[str, Any], processes: Processes, size: int
 ) -> Iterator[ShardWriter]:
     """Open the folder, the first process before the others; errors name --output_dir."""
+    if processes.count > 1:
+        place, expected = settings.output_dir, "the same settings and files in all processes"
+        processes.agree("output_dir", place, (about, _listed(settings)), expected)
     try:
         make_writable("output_dir", Path(settings.output_dir))
         for turn in (processes.rank == 0, processes.rank > 0):
@@ -161,6 +164,13 @@ def _opened(
         first = Path(settings.output_dir) / ".lock.0"
         processes.agree_on_folder("output_dir", settings.output_dir, first)
         yield writer
+
+
+def _listed(settings: ExtractionSettings) -> str:
+    """Return a hash of the images that every process takes its share of."""
+    place = settings.data_dir
+    ids = [] if place is None else [image.id for image in captioned_images(Path(place))]
+    return sha256(repr(ids).encode()).hexdigest()
 
 
 def _encode(

@@ -113,6 +113,9 @@ class RunFolder:
         try:
             self.processes.agree_on_folder("output_dir", str(self.path), self.path / ".lock")
             self._read()
+            if self.processes.count > 1:  # each may have been started by hand
+                for other in self.processes.gather(self._identity):
+                    self._refuse_other(other)
         # Also Ctrl-C: Python does not call __exit__ when __enter__ raises.
         except BaseException:
             self._lock.close()
@@ -190,6 +193,7 @@ class RunFolder:
             replace_file(self.path / MANIFEST, encode_json(manifest, indent=2))
             (self.path / "img").mkdir(exist_ok=True)
             remove_halves(self.path / "img", _IMAGE)
+            remove_halves(self.path, r"run\.json|(records|trace)\.jsonl")
             self._join(size)
 
     def _rounds(self) -> Iterator[bytes]:

@@ -311,6 +311,20 @@ def test_folders_that_are_not_shared_are_noticed(checkpoint, images, tmp_path):
     assert faults and all("a folder that all processes share" in str(fault) for fault in faults)
 
 
+def test_processes_that_see_other_images_are_noticed(checkpoint, images, tmp_path):
+    """Each of two machines has its own folder of that name, or other flags."""
+    others = shutil.copytree(images, tmp_path / "b" / "images")
+    (others / "8.png").rename(others / "9.png")
+
+    def work(processes: Processes) -> None:
+        place = (images, others)[processes.rank]
+        run(settings(place.parent / "out", checkpoint, data_dir=place), processes)
+
+    faults = [fault for fault in Together(2).run(work) if isinstance(fault, SettingsError)]
+    assert faults and all("the same settings and files in all" in str(fault) for fault in faults)
+    assert not (tmp_path / "out").exists()
+
+
 def test_at_temperature_0_a_prompt_has_one_sample(checkpoint, prompts, tmp_path, capsys):
     run(drawn(tmp_path / "own", checkpoint, prompt=prompts, num_images=9, temperature=0))
     captions = Tokens.read(tmp_path / "own").captions

@@ -89,13 +89,14 @@ def test_what_a_kill_leaves_is_mended(settings, tmp_path):
     fill(settings(), "00000_0", trace=True)
     for name in (".00000_1.png.12.tmp", ".00000_1.png.mine.tmp", ".mine.png.12.tmp"):
         (tmp_path / "out/img" / name).write_bytes(b"half")
+    (tmp_path / "out/.trace.jsonl.12.tmp").write_bytes(b"half")  # of gigabytes
     (tmp_path / "out/img/00000_2.png").write_bytes((tmp_path / "out/img/00000_0.png").read_bytes())
     with (tmp_path / "out/trace.jsonl").open("ab") as file:
         file.write(b'{"id": "00000_2", "round": 0}\n{"id": "000')
     fill(settings())
     assert list(open_folder(settings())) == ["00000_0"]
     assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == ["00000_0"] * 2
-    hidden = {path.name for path in (tmp_path / "out/img").glob(".*")}
+    hidden = {path.name for path in (tmp_path / "out").rglob(".*.*")}
     assert hidden == {".00000_1.png.mine.tmp", ".mine.png.12.tmp"}
 
 

@@ -14,7 +14,7 @@ from together import Together
 
 import main
 from configs.fields import SettingsError
-from configs.schema import RunSettings
+from configs.schema import RunSettings, SamplingSettings
 from eval.report.run import read_run
 from runs.generate import generate_images, run_folder
 from support.durable import lock
@@ -114,6 +114,16 @@ def test_processes_with_other_prompts_are_noticed(settings, tmp_path):
         generate_images(run, lambda _: pytest.fail("loaded"), processes)
 
     assert_refused(Together(2).run(work), "the same prompts in all")
+
+
+def test_processes_with_other_settings_are_noticed(settings):
+    """As where someone types the command again on the second machine."""
+
+    def work(processes: Processes) -> None:
+        run = settings("out", sampling=SamplingSettings(cfg=2.0 + processes.rank))
+        generate_images(run, lambda _: pytest.fail("loaded"), processes)
+
+    assert_refused(Together(2).run(work), "got a run with other settings: --cfg: ")
 
 
 def test_no_launcher_means_alone(monkeypatch):
