@@ -31,6 +31,9 @@ _AUTHORS = ("consolidated*.pth", "*/*/consolidated*.pth")  # Meta's files, and A
 _OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
 _PART = Path(TARGETS["glm_image"].folder).name  # what is read of its whole repository
 _NETWORK = (("config.json", LIGHTNING), WEIGHT_FILES + WEIGHT_INDEXES)
+# Snapshots that this process reads, by cache and hub id. The id may lead to another commit between
+# the loading of a file and its hash.
+_READ: dict[tuple[str, str], str] = {}
 # Of each group one file has to be there.
 _FILES = {
     "model_path": _NETWORK,
@@ -124,7 +127,8 @@ def is_hub_id(path: str) -> bool:
 def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     """Return the local folder of a checkpoint: `path` itself, or the snapshot of a hub id.
 
-    Of GLM-Image's whole repository it is the part that is read. flag: that named it, for errors.
+    A process that has read a snapshot stays with it. Of GLM-Image's whole repository it is the part
+    that is read. flag: that named it, for errors.
     download: whether a snapshot may be fetched; it never is with HF_HUB_OFFLINE. ValueError if path
     is neither, or a snapshot is not here and cannot be fetched.
     """
@@ -137,11 +141,13 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    offline = constants.HF_HUB_OFFLINE
+    offline, place = constants.HF_HUB_OFFLINE, (constants.HF_HUB_CACHE, path)
     try:
-        root = snapshot_download(
+        root = _READ.get(place) or snapshot_download(
             path, local_files_only=offline or not download, ignore_patterns=list(_OTHERS)
         )
+        if download:
+            _READ[place] = root
         return inner_folder(Path(root), _PART)
     except LocalEntryNotFoundError as error:
         if offline:

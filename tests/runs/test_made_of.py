@@ -15,6 +15,7 @@ from configs import recipes
 from configs.fields import SettingsError
 from configs.schema import MethodSettings
 from models.codecs.codebook import find_table
+from models.files import folders
 from runs.generate import generate_images
 from runs.made_of import _code_id, made_of
 from scripts.checkpoints.chameleon import write_checkpoint
@@ -23,8 +24,11 @@ from scripts.checkpoints.glm_image import write_glm_image
 _HUB = "models--me--small"
 
 
-def point_to(cache: Path, commit: str) -> None:
+def point_to(cache: Path, commit: str, told: bool = True) -> None:
+    """Let the id lead to a commit. told: for the next command, not in the middle of one."""
     (cache / _HUB / "refs/main").write_text(commit)
+    if told:
+        folders._READ.clear()
 
 
 @pytest.fixture
@@ -50,6 +54,13 @@ def test_a_hub_id_is_its_snapshot(hub, flag):
     other = made_of({flag: "me/small"})
     assert other.files.keys() == first.files.keys() and other.files != first.files
     assert (first.commits, other.commits) == ({flag: "a" * 40}, {flag: "b" * 40})
+
+
+def test_a_commit_that_comes_while_a_model_is_loaded_is_not_what_is_written(hub) -> None:
+    loaded = folders.checkpoint_folder("me/small", "--model_path")
+    point_to(hub, "b" * 40, told=False)
+    made = made_of({"model_path": "me/small", "drafter_path": "me/small"})
+    assert {*made.commits.values()} == {loaded.name} == {"a" * 40}
 
 
 def test_a_run_goes_on_only_with_the_commit_that_it_was_begun_with(hub, tmp_path):
@@ -122,7 +133,7 @@ def test_a_table_of_nearest_codes_of_a_folder_that_cannot_be_written(tmp_path, m
     monkeypatch.setattr("os.access", lambda path, mode: False)
     folder = write_checkpoint(tmp_path / "model")
     assert main.main(["vq_distances", f"--model_path={folder}", "--neighbours=5"]) == 0
-    assert find_table(folder, 24, 5).is_relative_to("outputs/vq_distances")
+    assert find_table(folder, 24, 5, "tiny").is_relative_to("outputs/vq_distances")
     assert not (folder / "vq_distances").exists()
 
 

@@ -165,6 +165,7 @@ def test_a_snapshot_in_the_cache_is_read_offline(monkeypatch, checkpoint, tmp_pa
         return str(checkpoint)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("models.files.folders._READ", {})
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert checkpoint_folder("owner/name", "--model_path") == checkpoint
     assert loaded("owner/name", "anole").vocab.size == 24

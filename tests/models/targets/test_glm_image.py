@@ -163,6 +163,7 @@ def test_the_folder_or_hub_id_of_the_whole_checkpoint_will_do(original, monkeypa
     assert small_settings(original.parent, model="glm_image").model_path == str(original)
     named = {"model": "glm_image", "model_path": root, "cfg": 1.0}
     assert source_values(root, {}).items() >= named.items()
+    monkeypatch.setattr("models.files.folders._READ", {})
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: root)
     assert checkpoint_folder("zai-org/GLM-Image", "--model_path") == original
 
