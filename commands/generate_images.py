@@ -1,25 +1,44 @@
 """`generate_images`: prompts in; images, records and a trace out."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from commands import Command
+from configs.fields import Values
 from configs.recipes import TUNED, RecipeFlags, composed
 from configs.schema import PromptSettings, RunSettings
 from runs.opening import look_at, tell, with_usual_method
 from runs.prompts import prompt_items
+from runs.run_folder import MANIFEST, read_manifest
+from support.output import remark
 
 
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of the command; a SettingsError also for missing folders."""
     recipe, given = with_usual_method(*COMMAND.read(texts))
-    if TUNED in recipe and "batch_size" not in given:  # or a few images would fill no batch
-        images = len(prompt_items(PromptSettings.of(recipe | given)))
-        given |= {"batch_size": min(images, recipe.get("batch_size", 1))}
+    if TUNED in recipe and "batch_size" not in given:
+        given |= {"batch_size": _images_at_once(recipe | given)}
     values = composed(recipe, given)
     settings = RunSettings.of(values)
     look_at(settings.engine)
     tell(values, settings.engine)
     return settings
+
+
+def _images_at_once(values: Values) -> int:
+    """Return the batch size of a recipe of `tune`; its method depends on it.
+
+    A few images would fill no batch. A run goes on with the batch size that it was begun with.
+    """
+    images = len(prompt_items(PromptSettings.of(values)))
+    usual = min(images, values.get("batch_size", 1))
+    folder = values.get("output_dir")
+    if folder is None or values.get("overwrite") or not Path(folder, MANIFEST).is_file():
+        return usual
+    begun = read_manifest(Path(folder))["settings"].get("batch_size", usual)
+    if begun != usual:
+        remark(f"--batch_size {begun}: as the run in {folder}; a new folder would have {usual}")
+    return begun
 
 
 COMMAND = Command(

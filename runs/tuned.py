@@ -25,12 +25,14 @@ from configs.recipes import (
     tuned_method,
     without,
 )
+from support.durable import files_named
 from support.output import remark
 from support.progress import plural
 from support.provenance import revision
 from support.wording import differences, first_of
 
 PLACE = Path("outputs/tuned")  # of recipes whose file is not named
+_OURS = r".+_[0-9a-f]{8}\.yaml"  # names there: `tuned_place`; copies have others
 _ELSEWHERE = ("device", "vq_device")  # settings that a recipe leaves to the machine
 _FIRST = "# The fastest lossless method of a model on a machine; `python main.py tune` wrote it.\n"
 
@@ -74,7 +76,7 @@ def tuned_recipe(values: Values) -> Tuned | None:
     None if `tune` has written none for the model. values: of the run, by flag, without a method.
     """
     recipes: list[Tuned] = []
-    for path in sorted(PLACE.glob("*.yaml")):
+    for path in files_named(PLACE, _OURS):
         try:
             if (tuned := read_recipe(str(path), of_runs()).get(TUNED)) is None:
                 continue

@@ -128,9 +128,9 @@ def verdict(rows: Sequence[Row], best: Row, minutes: float) -> str:
     if images >= LEAST_VALUES:
         return choice
     return (
-        f"Inconclusive: in {minutes:g} minutes a method and ar were compared on "
-        f"{plural(images, 'image')}, and it takes {LEAST_VALUES}. Run it again with more "
-        f"--minutes. Until then: {choice}"
+        f"Inconclusive: in {minutes:g} minutes a method was compared with ar on "
+        f"{plural(images, 'image')}; a 95 % interval needs at least {LEAST_VALUES}. Run it again "
+        f"with more --minutes. Until then: {choice}"
     )
 
 

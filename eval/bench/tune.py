@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from configs.benchmark import TuneSettings
-from configs.fields import settings_dict
+from configs.fields import Flag, in_list, mismatch, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from configs.recipes import TUNED, read_yaml
 from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import Job
@@ -62,8 +63,16 @@ def run_tune(settings: TuneSettings) -> None:
 
 
 def output_of(settings: TuneSettings, download: bool = True) -> Path:
-    """Return the recipe's file: --output, or a place named after model and conditions."""
-    return Path(settings.output) if settings.output else tuned_place(settings.run.engine, download)
+    """Return the recipe's file: --output, or a place named after model and conditions.
+
+    A SettingsError for a file that `tune` did not write and would replace.
+    """
+    if settings.output is None:
+        return tuned_place(settings.run.engine, download)
+    output = Path(settings.output)
+    if output.exists() and TUNED not in read_yaml(settings.output, "output"):
+        raise mismatch(Flag("output", output), "another file", "a new file, or one of `tune`")
+    return output
 
 
 def kept_by(output: Path) -> Path:
@@ -95,7 +104,7 @@ def _tune(settings: TuneSettings, output: Path) -> None:
     _write(output, run, found)
     print(f"Measured: {kept.path}, which the same command takes over; without it, all is new")
     python = f"in Python Pipeline.from_pretrained({str(output)!r})"
-    print(f"Use it: --config {shlex.quote(str(output))}; {python}")
+    print(f"Use it: --config {shlex.quote(in_list(str(output)))}; {python}")
     refuse_wrong(rows)
 
 
@@ -340,7 +349,7 @@ def plan_tune(settings: TuneSettings) -> Plan:
         f", on images of {plural(len(prompt_items(settings.run.prompts)), 'prompt')}; to {output}"
     )
     path = kept_by(output)
-    found = Measurements(path if path.is_file() else None, settings.run.engine).lines
+    found = Measurements(path, settings.run.engine, planned=True).lines
     notes = [f"{plural(len(found), 'line')} in {path}" if found else f"{path} would be new"]
     place = {"output": output.parent}
     return Plan(what, place, run=settings.run.engine, methods=settings.tried, notes=notes)

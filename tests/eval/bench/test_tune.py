@@ -23,7 +23,7 @@ from commands.generate_images import run_settings
 from commands.inspect import inspect_settings
 from commands.tune import tune_settings
 from configs.benchmark import TuneSettings
-from configs.fields import SettingsError, settings_dict
+from configs.fields import SettingsError, in_list, settings_dict
 from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.images import FinishedImage, Job
@@ -214,12 +214,12 @@ def tune(checkpoint, tmp_path):
 
 
 def settings_of(path, **flags: str):
-    given = {"config": str(path), "prompt": "a cat", "dtype": "fp64", "device": "cpu"}
+    given = {"config": in_list(str(path)), "prompt": "a cat", "dtype": "fp64", "device": "cpu"}
     return run_settings(given | flags).engine
 
 
 def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path, capsys) -> None:
-    path = tmp_path / "my tuned.yaml"
+    path = tmp_path / "my, tuned.yaml"
     assert tune(output=path) == 0
     lines = capsys.readouterr().out.splitlines()
     head, *body = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
@@ -231,7 +231,7 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
     content = yaml.safe_load(path.read_text())
     assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
     assert [one["method"] for one in content["tuned"]["table"]] == [c[1] for c in methods]
-    assert f"Use it: --config '{path}'; in Python " in lines[-1]
+    assert f"Use it: --config '\"{path}\"'; in Python " in lines[-1]
     settings = settings_of(path)
     assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
     assert "tuned under" not in capsys.readouterr().err
@@ -256,11 +256,11 @@ def test_table_and_recipe_say_what_was_measured_where(tune, checkpoint, tmp_path
 def test_too_few_images_are_inconclusive(images, few) -> None:
     plain, best, other = row("ar", 1.0, 1.0, 1.0), *(row("jacobi", s, s, s) for s in (1.2, 0.9))
     rows = [plain, best | {"images": images}, other | {"images": 2}]
-    words = "Inconclusive: in 10 minutes a method and ar were compared on 1 image, "
-    words += "and it takes 6. Run it again with more --minutes. Until then: "
+    words = "Inconclusive: in 10 minutes a method was compared with ar on 1 image; "
+    words += "a 95 % interval needs at least 6. Run it again with more --minutes. Until then: "
     for chosen in rows[:2]:
         assert verdict(rows, chosen, 10.0).startswith(words) is few
-    assert "compared on 0 images" in verdict([plain], plain, 0.1)
+    assert "compared with ar on 0 images" in verdict([plain], plain, 0.1)
 
 
 def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
@@ -313,6 +313,8 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
     assert tune(**given) == 0 and first.read_text() == content
     assert len([*Path("outputs/tuned").glob("*.yaml")]) == 2
     method = yaml.safe_load(content)["method"]
+    copy = content.replace(f"method: {method}", "method: eagle2")
+    first.with_name(f"{first.stem}.backup.yaml").write_text(copy)  # a user's, which is not read
     whole = Pipeline.from_pretrained(first).settings
     assert (whole.dtype, whole.sampling.top_k, whole.sampling.cfg) == ("bf16", 7, 2.0)
     same = {"temperature": 0.5, "cfg": 2.0, "top_k": 7, "dtype": "bf16"} | options
@@ -362,14 +364,14 @@ def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
     given = {"model_path": model, "model": "anole", "output": None, "minutes": 0.02}
     assert tune(**given, batch_sizes="1,2", methods="adt") == 0
     (first,) = Path("outputs/tuned").glob("*.yaml")
-    first.with_name("damaged.yaml").write_text("tuned: {conditions: {}, batches: [4]}")
+    first.with_name("damaged_00000000.yaml").write_text("tuned: {conditions: {}, batches: [4]}")
     options = {"device": "cpu", "model": "anole", "dtype": "fp64"}
     for size in (1, 2):
         method = Pipeline.from_pretrained(model, method="auto", batch_size=size, **options).method
         assert method == ("adt" if size == drafted else "ar")
     drafter = {"drafter_path": model / "drafter", "batch_size": 3 - drafted}
     assert Pipeline.from_pretrained(model, **drafter, **options).method == "adt"
-    assert "damaged.yaml is not used: " in capsys.readouterr().err
+    assert "damaged_00000000.yaml is not used: " in capsys.readouterr().err
 
 
 def test_auto_replaces_the_method_of_a_recipe(tmp_path, monkeypatch) -> None:
@@ -401,6 +403,13 @@ def test_a_recipe_has_the_method_of_the_batch_size_that_is_asked_for(
     assert taken() == (4, "jacobi", 6)
     assert taken(num_images=1) == (1, "block", 31), "a batch of 4 would have one image"
     assert taken(num_images=9, batch_size=1) == taken(num_images=1)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    manifest = {"settings": {"batch_size": 1}, "identity": {}, "earlier": []}
+    (folder / "run.json").write_text(json.dumps(manifest))
+    assert taken(output_dir=folder) == (1, "block", 31), "a run goes on as it was begun"
+    assert f"--batch_size 1: as the run in {folder}; " in capsys.readouterr().err
+    assert taken(output_dir=folder, overwrite=True) == taken()
     assert taken(batch_size=16) == (16, "ar", None)
     assert taken(batch_size=3) == (3, "block", 31)
     assert "--batch_size: 1 there, 3 now" in capsys.readouterr().err
@@ -450,6 +459,14 @@ def test_batch_sizes_grow_as_long_as_they_help(rates, asked, tried, monkeypatch,
     assert [one.size for one in found] == tried
     late = replace(search, progress=SimpleNamespace(limit=60.0, seconds=61.0))
     assert len(late.run(settings.sizes or sorted(rates), METHODS)) == 1
+
+
+def test_a_file_that_tune_did_not_write_stays(tune, tmp_path, capsys) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("method: adt\n")
+    for place in (mine, tmp_path):
+        assert tune(output=place) == 2 and f"--output {place}: expected " in capsys.readouterr().err
+    assert mine.read_text() == "method: adt\n"
 
 
 def test_default_batch_sizes_fit_into_memory(monkeypatch) -> None:
