@@ -15,6 +15,7 @@ Number = TypeVar("Number", int, float)
 BASELINE = MethodSettings(method="ar")
 AGAIN = "measure again on an idle machine"
 LEAST_ROUNDS = 5  # in fewer, a fault of every second round would pass once in 16 times
+DISAGREEMENT = 0.2  # by how much wall time's speed-up may differ from CPU time's
 BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches with one thread
 
 
@@ -152,6 +153,17 @@ def exceeds_tau(speedup: float, tau: float) -> str | None:
     return (
         f"a speed-up of {speedup:.2f} exceeds tau {tau:.2f}, though a verification costs at least "
         f"one plain forward pass: the timing is noise, {AGAIN}"
+    )
+
+
+def disagreement(wall: float, processor: float) -> str | None:
+    """Return a warning where speed-ups by wall time and by CPU time differ."""
+    if abs(wall / processor - 1) <= DISAGREEMENT:
+        return None
+    return (
+        f"wall time gives a speed-up of {wall:.2f}, CPU time {processor:.2f}, more than "
+        f"{DISAGREEMENT:.0%} apart: other work ran at the same time, or the two methods keep "
+        f"different numbers of threads busy; {AGAIN}"
     )
 
 

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from eval.metrics.intervals import Estimate, median_interval, paired_ratio
-from runs.measure import AGAIN, Measurement, exceeds_tau, waited
+from runs.measure import AGAIN, Measurement, disagreement, exceeds_tau, waited
 
 LEAST_VALUES = 6  # with fewer, not even least and greatest enclose the median in 95 % of cases
-# Limits beyond which a speed-up is doubted.
-DISAGREEMENT = 0.2  # by how much wall time's speed-up may differ from CPU time's
-SPREAD = 1.25  # how many times larger the speed-up of one repeat may be than that of another
+SPREAD = 1.25  # more times the speed-up of another repeat is doubted
 
 
 def speed_figures(
@@ -90,12 +88,8 @@ def _doubts(
     tau = median(taus) if _one_by_one(repeats) else repeats[0].tau
     if noise := exceeds_tau(wall, tau):
         yield noise
-    if processor is not None and abs(wall / processor - 1) > DISAGREEMENT:
-        yield (
-            f"wall time gives a speed-up of {wall:.2f}, CPU time {processor:.2f}, more than "
-            f"{DISAGREEMENT:.0%} apart: other work ran at the same time, or the two methods keep "
-            f"different numbers of threads busy; {AGAIN}"
-        )
+    if processor is not None and (apart := disagreement(wall, processor)):
+        yield apart
     # by the seconds of all images of a repeat: there a single spike shows
     pairs = zip(baseline, repeats, strict=True)
     by_repeat = [plain.seconds_per_image / drafted.seconds_per_image for plain, drafted in pairs]

@@ -11,7 +11,7 @@ from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.made_of import BESIDE
-from runs.measure import exceeds_tau, inconclusive, waiting
+from runs.measure import disagreement, exceeds_tau, inconclusive, waiting
 from runs.run_folder import tau
 from support.json_files import Line
 from support.provenance import differing
@@ -95,17 +95,31 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
     )
 
 
-def _waited(run: Run, keys: Iterable[Key]) -> str | None:
-    """Return a warning if a run on a CPU had to wait, by the CPU seconds of its images.
+def _spoilt(run: Run, baseline: Baseline, speedup: float) -> Iterator[str]:
+    """Yield what CPU time says against a speed-up by wall time, as where a process was stopped."""
+    ours, theirs = (_cpu_seconds(one, baseline.keys) for one in (run, baseline.run))
+    if ours and (text := waiting(ours[0] / ours[1])):
+        yield text
+    if run is baseline.run or theirs is None:
+        return
+    if text := waiting(theirs[0] / theirs[1]):
+        yield f"{baseline.run.name}: {text}"
+    # many busy threads hide a wait of some of them, or of all for a while
+    if ours and ours[0] and (text := disagreement(speedup, theirs[0] / ours[0])):
+        yield text
 
-    A run on a GPU, or of other programs, says nothing of it.
+
+def _cpu_seconds(run: Run, keys: Iterable[Key]) -> tuple[float, float] | None:
+    """Return the CPU seconds and the seconds of a run's images.
+
+    None for a run on a GPU, where they say nothing, or of other programs.
     """
     images = [run.by_image[key] for key in keys]
     hardware = run.manifest.get("hardware") or {}
     if not images or hardware.get("gpu") or any("cpu_seconds" not in one for one in images):
         return None
     spent, seconds = (sum(one[name] for one in images) for name in ("cpu_seconds", "seconds"))
-    return waiting(spent / seconds)
+    return spent, seconds
 
 
 def _resumptions(run: Run) -> list[str]:
@@ -229,10 +243,8 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
     identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
     plain = other.settings["method"] == "ar" and other is not run
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
-    waits = [_waited(run, baseline.keys)]
-    if other is not run and (text := _waited(other, baseline.keys)):
-        waits.append(f"{other.name}: {text}")
-    warnings = [*baseline.doubts, noise, *waits]
+    spoilt = list(filter(None, (noise, *_spoilt(run, baseline, speedup.value))))
+    warnings = [*baseline.doubts, *spoilt]
     if len(pairs) < len(run.by_image):
         count, rest = f"{len(pairs)} of {len(run.by_image)} images", "tau and forward passes"
         warnings.append(f"compared with {other.name} on {count}; seconds, {rest} are of all")
@@ -254,6 +266,6 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, Any]:
         "identical": identical,
         "inconclusive": unclear if expected else None,
         "doubtful": bool(baseline.doubts),
-        "spoilt": bool(noise or any(waits)),
-        "warnings": tuple(filter(None, warnings)),
+        "spoilt": bool(spoilt),
+        "warnings": tuple(warnings),
     }

@@ -207,6 +207,18 @@ def test_time_that_was_not_decoding_marks_a_speed_up(make, plain, spent, gpu, sh
     assert cells_of(row)["sequential speed-up"].endswith(" (!)") is bool(share)
 
 
+@pytest.mark.parametrize(("spent", "said"), [((8.0, 4.0), 0), ((16.0, 4.0), 1)])
+def test_many_threads_hide_no_pause(make, spent, said) -> None:
+    """A process with eight threads that was stopped half of the time had the CPU for 400 %."""
+    runs = [
+        make(name, {"method": name}, **FASTER | {"seconds": seconds, "cpu_seconds": cpu})
+        for name, seconds, cpu in (("ar", 2.0, spent[0]), ("adt", 1.0, spent[1]))
+    ]
+    row = row_of(runs[1], runs[0])
+    assert sum("CPU time 4.00, more than 20% apart" in text for text in row.warnings) == said
+    assert row.spoilt is bool(said) and len(row.warnings) == said
+
+
 @pytest.mark.parametrize(("temperature", "expected"), [(0.0, True), (1.0, False)])
 def test_rejection_draws_the_same_tokens_at_temperature_zero_only(make, temperature, expected):
     distribution = {"temperature": temperature}
