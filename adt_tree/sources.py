@@ -93,6 +93,8 @@ def python_names() -> Iterator[None]:
 
 def python_name(flag: str) -> str:
     """Return what a flag is called in Python; what is none there stays a flag."""
+    if flag == "config":  # the file that is given instead of a model
+        return "recipe"
     return _FROM_FLAGS.get(flag, flag if flag in _NAMES else f"--{flag}")
 
 

@@ -106,7 +106,7 @@ class BenchmarkSettings(Settings, group="Benchmark"):
 
 
 def read_sweep(path: str, cells: str | None = None) -> Sweep:
-    """Return the sweep in a file, or the cells a-b of it; a SettingsError names file and key.
+    """Return the sweep in a file, or some cells of it; a SettingsError names file and key.
 
     Flags and values are checked later, with the methods.
     """
@@ -130,7 +130,7 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
     entries = (*varied, *(entries_of(sweep.methods) if sweep.methods else ()))
     first, end = (0, len(entries)) if cells is None else bounds("cells", cells)
     if end > len(entries):
-        refuse("cells", cells, f"a-b with b up to {len(entries)}, the number of cells")
+        refuse("cells", cells, f"start-stop with stop up to {len(entries)}, the number of cells")
     middle = min(max(first, len(varied)), end)
     chosen, rest = entries[first:middle], entries[middle:end]
     return replace(sweep, axes=tuple(axes), varied=chosen, others=rest)

@@ -164,8 +164,13 @@ SOURCES = {
 
 
 def run_parts(name: str) -> list[str]:
-    """Return the folders that `one+two` joins to one run; a folder of that very name is one."""
-    return [name] if os.path.exists(name) else [*map(os.path.expanduser, name.split("+"))]
+    """Return the folders that `one+two` joins to one run; what exists may have a + in its name."""
+    words, folders = name.split("+"), list[str]()
+    while words:
+        places = [os.path.expanduser("+".join(words[:n])) for n in range(len(words), 0, -1)]
+        folders.append(next(filter(os.path.exists, places), places[-1]))
+        words = words[len(words) - places.index(folders[-1]) :]
+    return folders
 
 
 def run_places(name: str) -> tuple[str, ...]:

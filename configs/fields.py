@@ -339,13 +339,13 @@ def _within(value: Any, limits: Mapping[str, Any]) -> bool:
 
 
 def bounds(flag: str, text: str, other: str = "") -> tuple[int, int]:
-    """Return the two numbers of a-b: the first index, and the one after the last.
+    """Return the two numbers of start-stop: the first index, and the one after the last.
 
     other: what the flag also takes, for errors.
     """
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     if not match or int(match[1]) >= int(match[2]):
-        refuse(flag, text, f"a-b with whole numbers a < b, such as 0-100{other}")
+        refuse(flag, text, f"start-stop with whole numbers start < stop, such as 0-100{other}")
     return int(match[1]), int(match[2])
 
 

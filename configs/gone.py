@@ -7,12 +7,12 @@ GONE_FLAGS = {
     "model_type": "use --method NAME: base is ar, eagle is eagle2",
     "peanut": "use --method adt",
     "static_tree": "use --method static",
-    "lantern": "use --verifier lantern",
+    "lantern": "use --verifier lantern --proposal topk",
     "precision": "use --dtype",
     "random_seed": "use --seed",
     "set_seed": "leave it out: every image has a seed of its own",
-    "start_idx": "use --slice a-b",
-    "end_idx": "use --slice a-b",
+    "start_idx": "use --slice start-stop",
+    "end_idx": "use --slice start-stop",
     "eagle_version": "use --method static (1) or --method eagle2 (2)",
     "tree_choices": "use --method static --tree NAME",
     "drafter_top_k": "use --width",
@@ -32,9 +32,9 @@ _VALUES: dict[str, tuple[str, Mapping[str, str]]] = {
     "eagle_version": ("method", {"1": "static", "2": "eagle2"}),
 }
 _SWITCHES = {
-    "static_tree": ("method", "static"),
-    "peanut": ("method", "adt"),
-    "lantern": ("verifier", "lantern"),
+    "static_tree": {"method": "static"},
+    "peanut": {"method": "adt"},
+    "lantern": {"verifier": "lantern", "proposal": "topk"},  # its drafts
 }
 
 
@@ -62,9 +62,9 @@ def translated(words: Sequence[str]) -> str | None:
     for name, (flag, values) in _VALUES.items():
         if (text := given.get(name)) is not None:
             flags[flag] = values.get(text, text)
-    for name, (flag, value) in _SWITCHES.items():
+    for name, values in _SWITCHES.items():
         if name in given and (given[name] or "true").lower() == "true":
-            flags[flag] = value
+            flags |= values
     if "start_idx" in given or "end_idx" in given:
         flags["slice"] = f"{given.get('start_idx') or 0}-{given.get('end_idx') or 'END'}"
     pairs = ([f"--{n}"] if text is None else [f"--{n}", text] for n, text in flags.items())

@@ -213,7 +213,8 @@ class MethodSettings(Settings, group="Method"):
         "adt",
         choices=ChainMap({AUTO: None}, METHODS),  # no copy, since a plugin may add to METHODS
         advice=OF_YOUR_OWN,
-        shown="auto where tune has been run, else adt; without a drafter jacobi",
+        shown="auto where tune has been run, else adt; without a drafter and in extract_tokens "
+        "jacobi; in demo on a CPU jacobi --window 6",
     )
     proposal: str | None = setting(
         "how draft tokens are chosen", choices=PROPOSALS, shown=usual("proposal")

@@ -5,6 +5,7 @@ A recipe is a YAML file of `flag: value` lines. Several are joined, the command 
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import Field, dataclass
@@ -80,14 +81,14 @@ def method_flags() -> dict[str, Field]:
     return flags_in(MethodSettings)
 
 
-def check_flag(name: str, known: Known, file: str = "") -> None:
+def check_flag(name: str, known: Known, dashes: str = "--") -> None:
     """Refuse a name that is none of the flags; the error says which are like it.
 
-    file: what has the name as a key, if it stands in a file.
+    dashes: before flags; none in a file.
     """
     if name in known.flags:
         return
-    source, dashes = (f"{file}: {name}", "") if file else (Flag(name), "--")
+    source = Flag(name) if dashes else name
     if hint := GONE_FLAGS.get(name):
         raise SettingsError(f"{known.command} has no such flag; {hint}", source)
     listed = f"`python main.py {known.command} --help` lists the flags."
@@ -172,14 +173,15 @@ def read_recipe(path: str, known: Known) -> Values:
     known = Known(known.command, {n: f for n, f in known.flags.items() if n not in _NO_LINES})
     texts = read_yaml(path, "config")
     tuned = {TUNED: texts.pop(TUNED)} if TUNED in texts else {}
-    for found in tuned.values():  # what is read of it
-        if not _is_tuned(found):
-            raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
-    for name, text in texts.items():
-        check_flag(name, known, f"--config {path}")
-        if not isinstance(text, str) or not text:
-            refuse(name, text or None, f"one value, or no line at all (in {path})")
-    values = {name: parse(known.flags[name], name, text) for name, text in texts.items()}
+    with refusing(Flag("config", path)):
+        for found in tuned.values():  # what is read of it
+            if not _is_tuned(found):
+                raise mismatch(TUNED, "another value", "what `tune` writes")
+        for name, text in texts.items():
+            check_flag(name, known, dashes="")
+            if not isinstance(text, str) or not text:
+                refuse(name, text or None, "one value, or no line at all")
+        values = {name: parse(known.flags[name], name, text) for name, text in texts.items()}
     if Path(in_checkout(path)).resolve().is_relative_to(ROOT):
         values |= _in_checkout(values)
     return values | tuned
@@ -270,8 +272,7 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     The name may also be a recipe, a YAML file of a method's flags.
     shared: values for all methods of the list that have such a flag.
     """
-    name, *options = entry.split(":")
-    name = paper_row(name) or name
+    name, options = _named(entry)
     if name not in METHODS and not _is_recipe(name):
         expected = f"name[:flag=value...] with the name {one_of(METHODS)}, or a recipe.yaml"
         near = near_names(name, [*METHODS, *paper_rows()])
@@ -300,8 +301,7 @@ def recipe_of(entry: str) -> Values:
     It sets a method's flags. What `tune` wrote also names a model and its files, which are not read
     here.
     """
-    path = entry.split(":")[0]
-    path = paper_row(path) or path
+    path, _ = _named(entry)
     if not _is_recipe(path):
         return {}
     values = read_recipe(path, Known("benchmark", flags_in(RunSettings)))
@@ -312,6 +312,14 @@ def recipe_of(entry: str) -> Values:
     if "method" not in values:
         raise missing(path, "a line `method: NAME`")
     return values
+
+
+def _named(entry: str) -> tuple[str, list[str]]:
+    """Return the method or recipe of a list's entry, whose path may have colons, and options."""
+    name = entry.split(":")[0]
+    if name not in METHODS and (match := re.match(r"(?s).*?\.ya?ml(?=:|\Z)", entry)):
+        name = match[0]
+    return paper_row(name) or name, entry[len(name) :].split(":")[1:]
 
 
 def _is_recipe(name: str) -> bool:

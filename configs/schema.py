@@ -54,6 +54,7 @@ FREE_FLAGS = (
     "device_map",
     "compile",
 )
+_TAKEN = "the number of prompts taken"
 _PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
 
@@ -121,12 +122,12 @@ class PromptSettings(Settings, group="Prompts"):
             return range(total)
         number, parts = _part(self.slice)
         if parts > total:
-            refuse("slice", self.slice, f"at most {total} parts, the prompts taken")
+            refuse("slice", self.slice, f"part/parts with parts up to {total}, {_TAKEN}")
         if parts:
             return range(total * (number - 1) // parts, total * number // parts)
         first, end = bounds("slice", self.slice, ", or a part such as 2/8")
         if end > total:
-            refuse("slice", self.slice, f"a-b with b up to {total}, the prompts taken")
+            refuse("slice", self.slice, f"start-stop with stop up to {total}, {_TAKEN}")
         return range(first, end)
 
     def _check_prompt(self) -> None:
@@ -163,7 +164,7 @@ def _part(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     number, parts = (int(match[1]), int(match[2])) if match else (0, 0)
     if match and not 1 <= number <= parts:
-        refuse("slice", text, "part/parts with whole numbers from 1, part at most parts, as 2/8")
+        refuse("slice", text, "part/parts, such as 2/8 for the second of eight parts")
     return number, parts
 
 

@@ -1,5 +1,6 @@
 """`demo`: load the model, then serve the page and the API until Ctrl-C."""
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -10,7 +11,7 @@ from adt_tree.pipeline import Pipeline
 from configs.fields import Flag, SettingsError, mismatch
 from configs.tools import PageSettings
 from page.stage import HERE
-from support.durable import make_writable
+from support.durable import make_writable, reason
 from support.progress import announce
 
 if TYPE_CHECKING:  # slow to import
@@ -76,7 +77,8 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
             },
         )
     except OSError as error:
-        raise _no_port(settings) from error
+        advice = "If it is free, this machine is too busy to start a server. Try again."
+        raise _no_port(settings, "a port that could not be opened", advice) from error
     return page, url
 
 
@@ -89,13 +91,14 @@ def check_port(settings: PageSettings) -> None:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server itself does
             one.bind(address)
     except OSError as error:
-        raise _no_port(settings) from error
+        taken = error.errno == errno.EADDRINUSE
+        got = "one that another program uses" if taken else reason(error)
+        raise _no_port(settings, got, "Choose another --port." * taken) from error
 
 
-def _no_port(settings: PageSettings) -> SettingsError:
+def _no_port(settings: PageSettings, got: str, advice: str) -> SettingsError:
     expected = f"a free port of {settings.share_on}"
-    advice = "If it is free, this machine is too busy to start a server. Try again."
-    return mismatch(Flag("port"), str(settings.port), expected, advice)
+    return mismatch(Flag("port", settings.port), got, expected, advice)
 
 
 def own_policy(app: "ASGIApp") -> "ASGIApp":

@@ -91,7 +91,7 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     parts = family.compatible(folder, options)
     for lantern in {method.lantern for method in methods if method.lantern is not None}:
         with refusing(Flag("verifier", "lantern")):
-            find_table(folder, parts.codes, lantern.columns(parts.codes))
+            find_table(folder, parts.codes, lantern.columns(parts.codes), run.model)
     caption, longest = map(sum, zip(*report.memory.values(), strict=True))
     images = f"{plural(run.batch_size, 'image')} at once, without activations"
     told = f"{size(caption)} with a caption's prompt, {size(longest)} with the longest"

@@ -136,7 +136,8 @@ def open_session(settings: EngineSettings) -> Session:
 def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODES) -> Path:
     """Return the model's narrowest table of nearest codes with so many columns."""
     with refusing(Flag("lantern_k")):
-        return find_table(checkpoint_folder(settings.model_path, "--model_path"), codes, columns)
+        folder = checkpoint_folder(settings.model_path, "--model_path")
+        return find_table(folder, codes, columns, settings.model)
 
 
 def _find_drafter(settings: EngineSettings) -> FoundDrafter:

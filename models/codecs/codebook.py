@@ -120,15 +120,24 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
     return table
 
 
-def find_table(folder: str | Path, codes: int, neighbours: int) -> Path:
-    """Return the narrowest table of a checkpoint folder with at least so many neighbours."""
+def find_table(folder: str | Path, codes: int, neighbours: int, model: str) -> Path:
+    """Return the narrowest table of a checkpoint folder with at least so many neighbours.
+
+    model: the value of --model, for errors.
+    """
     there = tables(folder)
     if fitting := [width for width in there if neighbours <= width < codes]:
         return there[min(fitting)]
     raise ValueError(
         f"{Path(folder) / 'vq_distances'}: found no table of at least {neighbours} neighbours; "
-        f"`python main.py vq_distances --model_path {shlex.quote(str(folder))}` makes it"
+        f"{how_to_make(model, folder)}"
     )
+
+
+def how_to_make(model: str, folder: str | Path) -> str:
+    """Return in words which command makes a model's table."""
+    words = f"--model {model} --model_path {shlex.quote(str(folder))}"
+    return f"`python main.py vq_distances {words}` makes it"
 
 
 def tables(folder: str | Path) -> dict[int, Path]:

@@ -5,7 +5,6 @@ goes on after a fault, so that one report names all. Only the headers of weight 
 unless --run loads the model.
 """
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from drafters.loading import drafter_network
 from models.base import TargetOptions, TransformerSpec
-from models.codecs.codebook import load_table, tables
+from models.codecs.codebook import how_to_make, load_table, tables
 from models.files.folders import open_folder
 from models.files.network import Network, fitting_spec
 from models.files.weights import TensorInfo, read_header
@@ -169,7 +168,8 @@ class Examination:
             spec = fitting_spec(folder.path, folder.config, shapes, spec_of)
             network = network_of(folder.config)
             self.networks[part], self.configs[part] = network, folder.config
-            sizes = f"{spec.layers} layers, hidden {spec.hidden}, {spec.heads} heads"
+            sizes = f"{plural(spec.layers, 'layer')}, hidden {spec.hidden}, "
+            sizes += plural(spec.heads, "head")
             text = f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
             self._add(part, "config.json", text)
             self._compare_keys(part, network, shapes)
@@ -214,8 +214,8 @@ class Examination:
     def _look_at_distance_tables(self, codes: int) -> None:
         title, folder = "nearest codes", self.folder
         if not (there := tables(folder)):
-            words = f"--model {self.settings.model} --model_path {shlex.quote(str(folder))}"
-            text = f"none, which --verifier lantern needs: `main.py vq_distances {words}` makes it"
+            how = how_to_make(self.settings.model, folder)
+            text = f"none, which --verifier lantern needs: {how}"
             self._add(title, "vq_distances", text, NOTE)
         for width, path in there.items():
             with self._catching(title, path.name):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from configs.model import EngineSettings
 from support.devices import pick_device
+from support.progress import plural
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
 INCONCLUSIVE = "inconclusive"
@@ -74,7 +75,8 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _memory_rows(memory: dict[str, tuple[int, int]], settings: EngineSettings) -> Iterator[str]:
-    images = f"{settings.batch_size} images x {settings.sampling.guidance} guidance rows"
+    images = f"{plural(settings.batch_size, 'image')} x "
+    images += plural(settings.sampling.guidance, "guidance row")
     types = ", ".join(filter(None, (settings.dtype, settings.quantize)))
     device = pick_device(settings.device).type
     yield f"\nmemory, {device}, {types}, {images}, without activations:"

@@ -15,7 +15,7 @@ from configs.model import TIMED
 from eval.bench.table import speedup_words
 from eval.metrics.intervals import Estimate
 from runs.run_folder import read_records
-from support.durable import replace_file
+from support.durable import files_named, replace_file
 from support.json_files import read_object
 from support.script import run_script
 from support.tables import NONE, Table, number
@@ -39,7 +39,7 @@ def paper_table(*folders: str, output: str = "") -> None:
 
 def rows_of(folder: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a folder by temperature; those not measured or evaluated yet are absent."""
-    for place in sorted(folder.glob("T*")):
+    for place in files_named(folder, r"T[0-9.]+"):  # copies that users keep have other names
         report = place / "evaluation" / "evaluation.json"
         if not (report.exists() and (place / "benchmark.json").exists()):
             continue

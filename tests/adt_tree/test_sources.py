@@ -6,7 +6,7 @@ import shutil
 import pytest
 from families import SMALL
 
-from adt_tree.sources import source_values
+from adt_tree.sources import python_names, source_values
 from configs.fields import SettingsError
 from configs.schema import ROOT
 from configs.targets import TARGETS
@@ -122,6 +122,23 @@ def test_a_wrong_entry_is_named(tmp_path, name, entries, message):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(SettingsError, match=f"^{folder}: config.json: .*{message}"):
         source_values(folder, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modle: tiny", "modle: unknown flag. Did you mean model"),
+        ("tuned: 3", "tuned: expected what"),
+        ("seed: x", "seed: expected a whole"),
+        ("- seed", "expected `name: value` lines"),
+    ],
+)
+def test_errors_of_a_recipe_name_no_flag(tmp_path, text, message):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as refused, python_names():
+        source_values(path, {})
+    assert str(refused.value).startswith(f"recipe {path}: {message}")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

@@ -48,7 +48,7 @@ inspect --cfg_mode=sequential : --cfg_mode: unknown flag
 draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_images --help` lists
 draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
-draw --model_type eagle --lantern --peanut : Type this: `python…--method adt --verifier lantern`
+draw --model_type eagle --lantern --peanut :  …--method adt --verifier lantern --proposal topk`
 draw --start_idx 5 --end_idx=9 --model_type base : --model_path model --method ar --slice 5-9`
 bench --methods adt_lanten : got 'adt_lanten'. Did you mean adt_lantern
 bench --trace                : --trace: unknown flag
@@ -83,7 +83,7 @@ draw --adt_beta=1.5          : --adt_beta: …got 1.5
 draw --verifier=lantern --lantern_k=0 : --lantern_k: …got 0
 draw --verifier=lantern --lantern_delta=-0.1 : --lantern_delta: …got -0.1
 draw --verifier=lantern --lantern_residual=none : --lantern_residual: expected exact or reference
-list --slice=5               : --slice: expected a-b with whole numbers a < b…got '5'
+list --slice=5               : --slice: expected start-stop with whole numbers start < stop…got '5'
 list --slice=5-5             : --slice: …got '5-5'
 list --slice=１-２           : --slice: …got
 list --slice=3/2             : --slice: expected part/parts…got '3/2'
@@ -172,8 +172,8 @@ bench --cells=0-1                    : --cells: '0-1' works only with --sweep
 sweep --methods=adt                  : --methods: 'adt' works only without --sweep
 sweep --method=adt                   : --method: 'adt' works only without --sweep
 sweep --nodes=3                      : --nodes: 3 works only without --sweep sweep.yaml, which
-sweep --cells=6-9                    : --cells: expected a-b with b up to 2…got '6-9'
-sweep --cells=2                      : --cells: expected a-b…got '2'
+sweep --cells=6-9                    : --cells: expected start-stop with stop up to 2…got '6-9'
+sweep --cells=2                      : --cells: expected start-stop…got '2'
 sweep --tree=chain                   : --tree: 'chain' works only for a method that has it
 extract_tokens --output_dir=./ --data_dir=. : --output_dir: expected another folder than --data_dir
 extract_tokens --output_dir=o        : --data_dir: expected images with captions, or --from_prompts

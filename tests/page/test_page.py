@@ -249,7 +249,8 @@ def test_a_taken_port_and_a_file_for_a_folder_are_named(checkpoint, tmp_path, ca
         with monkeypatch.context() as patch:
             patch.setattr("page.server.Pipeline", None)  # the model is not loaded before
             assert main.main(["demo", *model, f"--port={port}", "--method=jacobi"]) == 2
-    assert f"--port: expected a free port of 127.0.0.1, got {port}" in capsys.readouterr().err
+    expected = "expected a free port of 127.0.0.1, got one that another program uses. Choose"
+    assert f"--port {port}: {expected}" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main.main(["demo", *model[:2], f"--output_dir={tmp_path / 'file'}"]) == 2
     assert "--output_dir" in capsys.readouterr().err

@@ -127,9 +127,9 @@ def test_random_subset(ten):
 def test_more_than_there_is_is_refused(ten, flag, value):
     with pytest.raises(SettingsError, match=f"--{flag}: expected .*10.*got .*"):
         items(ten, **{flag: value})
-    with pytest.raises(SettingsError, match="--slice: expected a-b with b up to 3.*got '5-6'"):
+    with pytest.raises(SettingsError, match="--slice: expected .* stop up to 3.*got '5-6'"):
         items(ten, num_images=3, slice="5-6")
-    with pytest.raises(SettingsError, match="--slice: expected at most 3 parts.*got '1/4'"):
+    with pytest.raises(SettingsError, match="--slice: .* parts up to 3.*got '1/4'"):
         items(ten, num_images=3, slice="1/4")
 
 

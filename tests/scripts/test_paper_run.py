@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 from itertools import takewhile
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -144,6 +145,7 @@ def test_images_that_were_made_together_have_the_speed_up_of_their_row(tmp_path)
     timed = [{"method": name} | row for name in ("ar", "adt")]
     timed[0]["speedup"] = 1.0
     (place / "benchmark.json").write_text(json.dumps({"rows": timed}))
+    shutil.copytree(place, tmp_path / "T1.old")  # a copy that a user keeps
     assert [cells["speed-up"] for cells in rows_of(tmp_path)] == ["1.50"]
 
 

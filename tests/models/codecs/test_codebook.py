@@ -50,10 +50,10 @@ def test_fewer_neighbours_in_a_file_and_in_memory(tmp_path) -> None:
     codebook = torch.randn(20, 3, generator=torch.Generator().manual_seed(3))
     wide, narrow = table_path(tmp_path, 20), table_path(tmp_path, 20, 6)
     write_table(codebook, wide)
-    assert find_table(tmp_path, 20, 5) == wide
+    assert find_table(tmp_path, 20, 5, "tiny") == wide
     write_table(codebook, narrow, 6)
     assert narrow.name == "top_6_indices.npy" and np.load(narrow).shape == (20, 6)
-    assert [find_table(tmp_path, 20, n) for n in (5, 6, 7)] == [narrow, narrow, wide]
+    assert [find_table(tmp_path, 20, n, "tiny") for n in (5, 6, 7)] == [narrow, narrow, wide]
     for path in (wide, narrow):
         table = load_table(path, 20, 5)
         assert not isinstance(table, np.memmap) and table.base is None
@@ -62,9 +62,9 @@ def test_fewer_neighbours_in_a_file_and_in_memory(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"top_6.*expected uint16 \(20, 7 to 19\)"):
         load_table(narrow, 20, 7)
     wide.unlink()
-    message = r"no table of at least 7 neighbours.*main.py vq_distances"
+    message = r"no table of at least 7 neighbours.*vq_distances --model tiny --m"
     with pytest.raises(ValueError, match=message):
-        find_table(tmp_path, 20, 7)
+        find_table(tmp_path, 20, 7, "tiny")
 
 
 def test_command(folder, capsys) -> None:

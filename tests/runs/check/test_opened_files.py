@@ -401,10 +401,13 @@ def test_memory_depends_on_type_rows_batch_and_device(checkpoint, capsys) -> Non
 
 
 def test_the_table_is_for_readers(checkpoint, capsys) -> None:
-    words = ["--model_path", str(checkpoint), "--batch_size", "3", "--dtype=bf16", "--device=cpu"]
-    assert main.main(["inspect", *words]) == 0
-    out = capsys.readouterr().out
-    assert "memory, cpu, bf16, 3 images x 2 guidance rows" in out and "longest prompt" in out
+    words = ["--model_path", str(checkpoint), "--dtype=bf16", "--device=cpu"]
+    for sizes, told in (("3 2", "3 images x 2 guidance rows"), ("1 1", "1 image x 1 guidance row")):
+        images, cfg = sizes.split()
+        assert main.main(["inspect", *words, f"--batch_size={images}", f"--cfg={cfg}"]) == 0
+        out = capsys.readouterr().out
+        assert f"memory, cpu, bf16, {told}, without activations" in out
+    assert "longest prompt" in out and "drafter          config.json   ok    1 layer, hid" in out
     assert "FAULT" not in out and max(map(len, out.splitlines())) < 400
 
 
