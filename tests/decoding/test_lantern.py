@@ -1,6 +1,8 @@
 """Relaxed acceptance: the distribution with one candidate and with several; delta 0; T = 0."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from fakes import DictatedStreams, tree_of
 from torch import Tensor
 
 from configs.schema import LanternSettings
+from decoding.noise import HostNoise
 from decoding.noise_table import NodeNoise
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
@@ -28,6 +31,14 @@ IMAGES, ABOVE, LEAST = (20_000, 0.015, 0.03) if ALL else (4_000, 0.03, 0.04)
 DISTRIBUTIONS = Distributions(VOCAB, 1)
 NOISE = noise_of(range(IMAGES), 1, VOCAB)
 BOTH = {"lantern": Lantern, "lantern_coupled": LanternCoupled}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _noise_is_computed_once() -> Iterator[None]:
+    """All tests judge the same images."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostNoise, "target", cache(HostNoise.target))
+        yield
 
 
 def nearest(codes: int = VOCAB) -> Tensor:
