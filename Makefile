@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo lint test-quick test test-all notebook
+.PHONY: demo lint ruff types test-quick test test-all tests notebook
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -13,24 +13,31 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: $(VENV)/installed
 	$(PY) -m scripts.demo
 
-lint: $(VENV)/installed
+lint: ruff types
+
+ruff: $(VENV)/installed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+types: $(VENV)/installed
 	$(PY) -m mypy
 
 # For who changes code: floors, settings and refusals, pages, a few cases of every family.
 QUICK := tests/test_floors.py tests/configs tests/support tests/docs/test_pages.py \
 	tests/decoding/test_any_settings.py tests/decoding/test_engine.py tests/decoding/test_trees.py
-test-quick: $(VENV)/installed
-	$(PY) -m ruff check .
+test-quick: ruff
 	ADT_CASES=2 OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup -k "not planted and not shrinks" $(QUICK)
 
-test: lint
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+# Types are checked beside the tests, which have two processes.
+test: ruff
+	$(MAKE) --no-print-directory -j2 types tests
 
 # Nothing is skipped for want of a browser: Chromium has to be installed.
 test-all: lint
-	ADT_TEST_ALL=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+	ADT_TEST_ALL=1 $(MAKE) --no-print-directory tests
+
+tests: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
 # On an otherwise idle machine: the notebook's table marks times that cannot be trusted.
 notebook: $(VENV)/installed
