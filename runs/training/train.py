@@ -192,7 +192,8 @@ class Training:
             table = self.embedding.cpu().numpy()
             self.files["embedding"] = hashlib.sha256(table.tobytes()).hexdigest()[:16]
         flags = {n: v for n, v in identity(settings).items() if n not in self.files}
-        same = (flags, self.files, settings.eval_every, settings.save_every, settings.log_every)
+        steps = settings.eval_every, settings.save_every, settings.log_every
+        same = {"flags": flags, "files": self.files, "steps": steps}
         processes.agree("output_dir", settings.output_dir, same, "the same flags in all processes")
         guidance = settings.engine.sampling.guidance
         computed = Computed(target, tokens, guidance, settings.precision, layers)

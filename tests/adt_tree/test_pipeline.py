@@ -430,8 +430,10 @@ def test_what_was_tuned_goes_with_a_drafter_from_elsewhere(folder, tmp_path, mon
     (place := Path("outputs/tuned")).mkdir(parents=True)
     best = "[{batch_size: '2', method: eagle2, nodes: '9'}]"
     files = f"model_path: {CONTENT}{checkpoint_id(folder)}"
-    (place / "ours.yaml").write_text(f"tuned: {{conditions: {{{files}}}, batches: {best}}}\n")
-    (place / "other.yaml").write_text("method: jacobi\n")
+    (place / "ours_0123abcd.yaml").write_text(
+        f"tuned: {{conditions: {{{files}}}, batches: {best}}}\n"
+    )
+    (place / "other_0123abcd.yaml").write_text("method: jacobi\n")
     own = Pipeline.from_pretrained(folder, method="auto", drafter_path=drafter, **OPTIONS)
     assert (own.method, own.settings.method.nodes) == ("eagle2", 9)
 
