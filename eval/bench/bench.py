@@ -47,7 +47,7 @@ class Bench:
     session: Session
     kept: Measurements
     progress: Progress
-    warm: Callable[[Engine], None]  # before an engine is measured: it allocates, captures graphs
+    warm: Callable[[Engine], object]  # before an engine is measured: it allocates, captures graphs
     engines: dict[MethodSettings, Engine] = field(default_factory=dict)
     count: int = 0  # turns so far; every second one has the methods in reverse
     replayed: float = 0.0  # seconds of the measurements that an earlier command made
