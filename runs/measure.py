@@ -37,8 +37,14 @@ class Measurement:
     @property
     def tau(self) -> float:
         """Mean tokens per round over all images, the bonus token included, the prefill's not."""
-        rounds = sum(image.target_forwards - 1 for image in self.images)
-        return sum(len(image.codes) - 1 for image in self.images) / rounds
+        tokens, rounds = map(sum, self.tokens_and_rounds)
+        return tokens / rounds
+
+    @property
+    def tokens_and_rounds(self) -> tuple[list[int], list[int]]:
+        """Tokens of every image, and the rounds that decided them; without the prefill's."""
+        tokens = [len(image.codes) - 1 for image in self.images]
+        return tokens, [image.target_forwards - 1 for image in self.images]
 
     def mean(self, name: str) -> float:
         return sum(getattr(image, name) for image in self.images) / len(self.images)
@@ -62,7 +68,7 @@ class Measurement:
     @property
     def profile(self) -> dict[str, float]:
         """Milliseconds per round by part; `draft` contains draft_*, `verify` target_forward."""
-        rounds = sum(image.target_forwards - 1 for image in self.images)
+        rounds = sum(self.tokens_and_rounds[1])
         names = sorted(self.seconds) if self.in_parts else ["round"]
         return {name: 1000 * self.seconds[name] / rounds for name in names}
 

@@ -8,13 +8,15 @@ kernels.
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+
+from support.scope import during
 
 _SIZES = 64  # programs of one function: for each type, and one or many images and tokens
 
@@ -46,14 +48,9 @@ def program(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, fullgraph=True, dynamic=True, options={"freezing": False})
 
 
-@contextmanager
-def compiling(compiler: Compiler | None) -> Iterator[None]:
+def compiling(compiler: Compiler | None) -> AbstractContextManager[None]:
     """Let a compiler, such as `program`, run what is marked `fused`; None changes nothing."""
-    token = _compiler.set(compiler or _compiler.get())
-    try:
-        yield
-    finally:
-        _compiler.reset(token)
+    return during(_compiler, compiler)
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,10 +1,12 @@
 """Functions of tensors of which a GPU may have kernels of its own."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+from support.scope import during
 
 Kernels = Mapping[str, Callable[..., Any]]  # by the name of the function that each replaces
 P = ParamSpec("P")
@@ -15,14 +17,9 @@ NO_KERNELS: Kernels = {}
 _kernels: ContextVar[Kernels] = ContextVar("kernels", default=NO_KERNELS)
 
 
-@contextmanager
-def running(kernels: Kernels) -> Iterator[None]:
+def running(kernels: Kernels) -> AbstractContextManager[None]:
     """Let kernels run instead of the functions that they replace; none change nothing."""
-    token = _kernels.set(kernels or _kernels.get())
-    try:
-        yield
-    finally:
-        _kernels.reset(token)
+    return during(_kernels, kernels)
 
 
 def replaceable(function: Callable[P, R]) -> Callable[P, R]:

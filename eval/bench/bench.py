@@ -145,8 +145,7 @@ class Bench:
         first, session = repeats[0], self.session
         seconds = median(one.seconds_per_image for one in repeats)
         comparison = self.comparison(method, first, baseline[0])
-        decided = [len(image.codes) - 1 for image in first.images]
-        tau = paired_ratio(decided, [image.target_forwards - 1 for image in first.images])
+        tau = paired_ratio(*first.tokens_and_rounds)
         return settings_dict(method) | {
             # figures that do not depend on the machine
             "batch_size": session.settings.batch_size,
