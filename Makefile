@@ -28,9 +28,10 @@ QUICK := tests/test_floors.py tests/configs tests/support tests/docs/test_pages.
 test-quick: ruff
 	ADT_CASES=2 OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup -k "not planted and not shrinks" $(QUICK)
 
-# Types are checked beside the tests, which have two processes.
+# Types are checked beside the tests, which have two processes; after a failure again, so that an
+# error of theirs stands last and not among the tests' dots.
 test: ruff
-	$(MAKE) --no-print-directory -j2 types tests
+	$(MAKE) --no-print-directory -j2 types tests || ($(MAKE) --no-print-directory types; exit 1)
 
 # Nothing is skipped for want of a browser: Chromium has to be installed.
 test-all: lint
