@@ -42,8 +42,9 @@ from eval.bench.measurements import Measurements
 from eval.bench.table import table
 from runs.drawing import Drawn, image_jobs
 from runs.measure import BASELINE, warm_up
-from runs.opening import engine_settings, lacks_drafter, with_usual_method
+from runs.opening import engine_settings
 from runs.prompts import PromptItem
+from runs.tuned import lacks_drafter, with_usual_method
 from support.devices import pick_device
 from support.output import remark
 from support.progress import Progress, plural

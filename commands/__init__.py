@@ -1,6 +1,6 @@
 """The commands of the command line: one module each, named as the command.
 
-A module has a `COMMAND`: its flags, how their texts become settings, and what it runs. fire sees
+A module has a `COMMAND`: its flags, how their values become settings, and what it runs. fire sees
 none of the flags: it runs a command first and complains about flags afterwards, takes `--prompt`
 without a value for True, fills parameters with stray words and lets the last of two values win.
 """
@@ -23,15 +23,16 @@ from configs.fields import (
     mismatch,
     parse,
 )
-from configs.gone import translated
+from configs.gone import refuse_theirs
+from configs.methods import AUTO, METHODS
 from configs.recipes import (
     Known,
     RecipeFlags,
-    check_flag,
     family_recipe,
     import_plugin,
-    overridden,
-    read,
+    joined,
+    row_as_recipe,
+    unknown_flag,
 )
 from configs.rules import Code, loaded
 from configs.targets import TARGETS
@@ -52,70 +53,36 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its flags, how their texts become settings, and what it runs."""
+    """A command: its flags, how their values become settings, and what it runs."""
 
     name: str
     summary: str  # its line of help
     owners: tuple[type[Settings], ...]  # the classes that its flags are declared in
-    settings: Callable[[Mapping[str, str]], Any]  # of texts by flag
+    # of what the recipes say, and of what the command line says, which wins
+    settings: Callable[[Values, Values], Any]
     work: Code  # of settings; imported once they have been checked
     plan: Code | None = None  # of settings, what --dry_run would do; None: it has no such flag
     without: tuple[str, ...] = ()  # flags of the classes that it does not have
     resumes: bool = False  # whether the same command continues what one has begun
 
     @property
-    def flags(self) -> dict[str, Field]:
-        flags = flags_in(*self.owners)
-        without = self.without if self.plan else (*self.without, "dry_run")
-        return {name: f for name, f in flags.items() if name not in without}
-
-    @property
     def known(self) -> Known:
-        return Known(self.name, self.flags)
-
-    def read(self, texts: Mapping[str, str]) -> tuple[Values, Values]:
-        """Return what the recipes say, and what the command line says, by flag."""
-        return read(self.known, texts)
-
-    def values(self, texts: Mapping[str, str]) -> Values:
-        """Return what the recipes and the command line say; the command line wins."""
-        return overridden(*self.read(texts))
-
-    def texts(self, words: Sequence[str]) -> dict[str, str]:
-        """Return the texts of the flags, by name, in the words that follow the command."""
-        self.import_plugin(words)  # first: it may bring flags, methods and rules
-        known, rest = self.known, list(words)
-        if "method" in known.flags and (line := translated(words)) is not None:
-            text = "flags of the paper's repository are others here. Type this"
-            raise SettingsError(f"{text}: `python main.py {self.name} {line}`")
-        texts: dict[str, str] = {}
-        while rest:
-            word = rest.pop(0)
-            if not word.startswith("--") or word == "--":
-                _refuse_word(word, known.flags)
-            name, equals, text = word[2:].partition("=")
-            name = name.replace("-", "_")
-            negated = None if equals else _negated(name, known.flags)
-            check_flag(negated or name, known)
-            if negated:
-                name, text = negated, "false"
-            elif not equals:
-                text = _value(name, known.flags[name], rest)
-            if name in texts:
-                if "many" not in known.flags[name].metadata:
-                    raise mismatch(Flag(name), f"{texts[name]!r} and {text!r}", "one value")
-                text = f"{texts[name]},{text}"
-            texts[name] = text
-        return texts
+        """Its flags, those of a plugin's methods and rules among them."""
+        without = self.without if self.plan else (*self.without, "dry_run")
+        flags = flags_in(*self.owners)
+        return Known(self.name, {name: flags[name] for name in flags if name not in without})
 
     def carry_out(self, words: Sequence[str]) -> Callable[[], None]:
         """Return what does the words' work, or with --dry_run says what it would do."""
-        texts = self.texts(words)
-        dry = "dry_run" in texts and parse(self.flags["dry_run"], "dry_run", texts["dry_run"])
-        settings = self.settings(texts)
-        if "config" not in texts:  # then the recipe is the model's own
-            model = texts.get("model", "tiny")
-            tell_family(model, family_recipe(model, self.known.flags), texts)
+        self.import_plugin(words)  # first: it may bring flags, methods and rules
+        known = self.known
+        texts = read_words(words, known)
+        recipe, given = values_of(texts, known)
+        dry = given.pop("dry_run", False)
+        settings = self.settings(recipe, given)
+        if "model" in given and "config" not in texts:  # then the recipe is the model's own
+            model = given["model"]
+            tell_family(model, family_recipe(model, known.flags), given)
         if dry and (plan := self.plan) is not None:
             return lambda: loaded("runs.plan:show")(loaded(plan)(settings))
         return lambda: loaded(self.work)(settings)
@@ -129,11 +96,50 @@ class Command:
                 import_plugin(text if equals else following)
 
 
-def _negated(name: str, flags: Mapping[str, Field]) -> str | None:
-    """Return the switch that `noNAME` or `no_NAME` turns off."""
-    target = name.removeprefix("no").removeprefix("_")
-    negates = name not in flags and name.startswith("no") and target in flags
-    return target if negates and kind(flags[target]) is bool else None
+def read_words(words: Sequence[str], known: Known) -> dict[str, str]:
+    """Return the texts of the flags, by name, in the words that follow a command."""
+    texts: dict[str, str] = {}
+    rest, flags = list(words), known.flags
+    try:
+        while rest:
+            word = rest.pop(0)
+            if not word.startswith("--") or word == "--":
+                _refuse_word(word, flags)
+            name, equals, text = word[2:].partition("=")
+            name = name.replace("-", "_")
+            if name not in flags:
+                if equals or not _turns_off(name, flags):
+                    raise unknown_flag(name, known)
+                name, text = name.removeprefix("no").removeprefix("_"), "false"
+            elif not equals:
+                text = _value(name, flags[name], rest)
+            if name in texts:
+                if "many" not in flags[name].metadata:
+                    raise mismatch(Flag(name), f"{texts[name]!r} and {text!r}", "one value")
+                text = f"{texts[name]},{text}"
+            texts[name] = text
+    except SettingsError:
+        if "method" in flags:
+            refuse_theirs(known.command, words)
+        raise
+    return texts
+
+
+def values_of(texts: Mapping[str, str], known: Known) -> tuple[Values, Values]:
+    """Return what recipes say, if some are named, and what the command line says, by flag."""
+    if texts.get("method", AUTO) not in (AUTO, *METHODS):
+        texts = row_as_recipe(texts)
+    given = {name: parse(known.flags[name], name, text) for name, text in texts.items()}
+    given.pop("plugin", None)  # imported before
+    config = given.pop("config", None)
+    recipe = {} if config is None and "model" not in given else joined(config, given, known)
+    return recipe, given
+
+
+def _turns_off(name: str, flags: Mapping[str, Field]) -> bool:
+    """Return whether a name that is no flag is a switch's: `noNAME` or `no_NAME`."""
+    switch = flags.get(name.removeprefix("no").removeprefix("_"))
+    return name.startswith("no") and switch is not None and kind(switch) is bool
 
 
 def _value(name: str, f: Field, rest: list[str]) -> str:

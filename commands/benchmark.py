@@ -1,6 +1,5 @@
 """`benchmark`: several methods on the same prompts and seeds, and sweeps of their settings."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from commands import Command
@@ -23,9 +22,8 @@ from runs.tuned import warn_of_conditions
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 
 
-def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
+def benchmark_settings(recipe: Values, given: Values) -> BenchmarkSettings:
     """Return the settings of the command; method flags go to all methods that have them."""
-    recipe, given = COMMAND.read(texts)
     recipe = of_batch(recipe, given)
     values = recipe | given
     sweep = _sweep(values, given)

@@ -1,20 +1,20 @@
 """`evaluate`: tables, image metrics and a report from run folders."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from commands import Command
 from configs.evaluation import EvaluateSettings
-from configs.fields import refuse
-from configs.recipes import RecipeFlags
+from configs.fields import Values, refuse
+from configs.recipes import RecipeFlags, overridden
 from configs.rules import loaded
 from runs.opening import check_device
 
 
-def evaluate_settings(texts: Mapping[str, str]) -> EvaluateSettings:
+def evaluate_settings(recipe: Values, given: Values) -> EvaluateSettings:
     """Return the settings of the command; a SettingsError also for a missing --ref_dir."""
-    settings = EvaluateSettings.of(COMMAND.values(texts))
+    settings = EvaluateSettings.of(overridden(recipe, given))
     if settings.ref_dir is not None and not Path(settings.ref_dir).is_dir():
         refuse("ref_dir", settings.ref_dir, "a folder of images")
     check_device(settings.device)

@@ -1,11 +1,10 @@
 """`extract_tokens`: captioned images, or the target's samples, as training data for drafters."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from commands import Command
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
-from configs.fields import Flag, flags_in, missing, refuse
+from configs.fields import Flag, Values, flags_in, missing, refuse
 from configs.recipes import RecipeFlags, composed, without
 from configs.rules import rule_settings
 from configs.schema import RunSettings
@@ -14,9 +13,8 @@ from runs.captioned_images import captioned_images
 from runs.opening import look_at, tell
 
 
-def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
+def extraction_settings(recipe: Values, given: Values) -> ExtractionSettings:
     """Return the settings of the command; a SettingsError also for missing folders."""
-    recipe, given = COMMAND.read(texts)
     asked = recipe | given
     sampled = asked.get("from_prompts", False)
     if sampled == ("data_dir" in asked):

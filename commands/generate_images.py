@@ -1,24 +1,26 @@
 """`generate_images`: prompts in; images, records and a trace out."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from commands import Command
 from configs.fields import Values
+from configs.methods import AUTO
 from configs.recipes import TUNED, RecipeFlags, composed
 from configs.schema import PromptSettings, RunSettings
-from runs.opening import look_at, tell, with_usual_method
+from runs.opening import look_at, tell
 from runs.prompts import prompt_items
 from runs.run_folder import MANIFEST, read_manifest
+from runs.tuned import with_usual_method
 from support.output import remark
 
 
-def run_settings(texts: Mapping[str, str]) -> RunSettings:
+def run_settings(recipe: Values, given: Values) -> RunSettings:
     """Return the settings of the command; a SettingsError also for missing folders."""
-    recipe, given = with_usual_method(*COMMAND.read(texts))
+    if (recipe | given).get("method", AUTO) == AUTO:
+        recipe, given = with_usual_method(recipe, given)
     if TUNED in recipe and "batch_size" not in given:
         given |= {"batch_size": _images_at_once(recipe | given)}
-    values = composed(recipe, given)
+    values = composed(recipe, given) if recipe else given
     settings = RunSettings.of(values)
     look_at(settings.engine)
     tell(values, settings.engine)

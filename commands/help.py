@@ -45,7 +45,7 @@ def asked_help(asked: Command, words: Sequence[str]) -> str:
 
 def command_help(asked: Command, method: str | None = None) -> str:
     """Return the help of a command, by group; method: leave out flags of other methods."""
-    flags = asked.flags
+    flags = asked.known.flags
     shown = [*flags]
     if method is not None and "method" in flags:
         fitting = applicable({"method": parse(flags["method"], "method", method)})
@@ -65,7 +65,7 @@ def command_help(asked: Command, method: str | None = None) -> str:
 def flag_groups(asked: Command) -> dict[str, dict[str, Field]]:
     """Return a command's flags by their headings."""
     groups: dict[str, dict[str, Field]] = {}
-    flags = asked.flags
+    flags = asked.known.flags
     for owner in asked.owners:
         for group, flag, f in declared(owner):
             if flags.get(flag) is f:

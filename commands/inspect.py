@@ -1,18 +1,16 @@
 """`inspect`: what a checkpoint's files hold, how much memory it takes, whether it works."""
 
-from collections.abc import Mapping
-
 from commands import Command
-from configs.fields import flags_in
+from configs.fields import Values, flags_in
 from configs.methods import MethodSettings
-from configs.recipes import RecipeFlags
+from configs.recipes import RecipeFlags, overridden
 from configs.tools import InspectSettings
 from runs.opening import check_device
 
 
-def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
+def inspect_settings(recipe: Values, given: Values) -> InspectSettings:
     """Return the settings of the command; what is missing is a row of its report."""
-    settings = InspectSettings.of(COMMAND.values(texts))
+    settings = InspectSettings.of(overridden(recipe, given))
     if settings.run:
         check_device(settings.engine.device)
     return settings

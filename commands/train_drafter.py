@@ -1,23 +1,22 @@
 """`train_drafter`: a drafter for a target."""
 
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from commands import Command
-from configs.fields import flags_in, refuse
+from configs.fields import Values, flags_in, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings, SamplingSettings
-from configs.recipes import RecipeFlags, listed_method
+from configs.recipes import RecipeFlags, listed_method, overridden
 from configs.training import OF_TARGET, TrainSettings
 from models.files.folders import check_files, check_folder
 from runs.opening import check_device
 from support.extras import install
 
 
-def train_settings(texts: Mapping[str, str]) -> TrainSettings:
+def train_settings(recipe: Values, given: Values) -> TrainSettings:
     """Return the settings of the command; a SettingsError also for missing folders."""
-    values = COMMAND.values(texts)
+    values = overridden(recipe, given)
     usual = "block" if values.get("drafter") == "block" else TrainSettings.eval_method
     values = {"eval_method": usual} | values
     method = listed_method(values["eval_method"], {}, "--eval_method")

@@ -1,23 +1,22 @@
 """`tune`: the fastest lossless method for a model on a machine."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
 from commands import Command
 from commands.benchmark import drafted_first
 from configs.benchmark import CANDIDATES, TuneSettings, entries_of
-from configs.fields import flags_in, refuse
+from configs.fields import Values, flags_in, refuse
 from configs.methods import MethodSettings
 from configs.recipes import RecipeFlags, composed, listed_method
 from configs.schema import RunSettings
-from runs.opening import lacks_drafter, look_at
+from runs.opening import look_at
 from runs.prompts import prompt_items
+from runs.tuned import lacks_drafter
 
 
-def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
+def tune_settings(recipe: Values, given: Values) -> TuneSettings:
     """Return the settings of the command; a SettingsError also for a method that is not exact."""
-    recipe, given = COMMAND.read(texts)
     values = {"prompt": TuneSettings.prompt} | recipe | given
     listed = values.get("methods")
     entries = CANDIDATES if listed is None else entries_of(listed)

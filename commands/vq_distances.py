@@ -1,21 +1,21 @@
 """`vq_distances`: the table of nearest codes for relaxed acceptance."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from commands import Command
-from configs.fields import flags_in, refuse
+from configs.fields import Values, flags_in, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from configs.recipes import overridden
 from configs.tools import DistanceSettings
 from models.files.folders import check_folder, is_hub_id
 
 _OF_CODEC = ("model", "model_path", "tokenizer_path", "vq_path")
 
 
-def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
+def distance_settings(recipe: Values, given: Values) -> DistanceSettings:
     """Return the settings of the command; a SettingsError for a folder that is not there."""
-    values = COMMAND.values(texts)
+    values = overridden(recipe, given)
     engine = EngineSettings.of(values, method=MethodSettings("ar"))
     if not Path(engine.model_path).is_dir() and not is_hub_id(engine.model_path):
         refuse("model_path", engine.model_path, "a folder, or owner/name")

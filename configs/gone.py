@@ -3,6 +3,8 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
+from configs.fields import SettingsError
+
 GONE_FLAGS = {
     "model_type": "use --method NAME: base is ar, eagle is eagle2",
     "peanut": "use --method adt",
@@ -38,11 +40,8 @@ _SWITCHES = {
 }
 
 
-def translated(words: Sequence[str]) -> str | None:
-    """Return the words of a command of the paper's repository as they are written here.
-
-    None: without a flag of that repository.
-    """
+def refuse_theirs(command: str, words: Sequence[str]) -> None:
+    """Refuse the words of a command that have a flag of the paper's repository; say ours."""
     given: dict[str, str | None] = {}  # None: a switch
     name = ""
     for word in words:
@@ -53,7 +52,7 @@ def translated(words: Sequence[str]) -> str | None:
         elif name:
             given[name] = word if given[name] is None else f"{given[name]} {word}"
     if given.keys().isdisjoint(GONE_FLAGS):
-        return None
+        return
     flags = {
         _RENAMED.get(n, n): text
         for n, text in given.items()
@@ -68,4 +67,6 @@ def translated(words: Sequence[str]) -> str | None:
     if "start_idx" in given or "end_idx" in given:
         flags["slice"] = f"{given.get('start_idx') or 0}-{given.get('end_idx') or 'END'}"
     pairs = ([f"--{n}"] if text is None else [f"--{n}", text] for n, text in flags.items())
-    return shlex.join(word for pair in pairs for word in pair)
+    line = shlex.join(word for pair in pairs for word in pair)
+    text = "flags of the paper's repository are others here. Type this"
+    raise SettingsError(f"{text}: `python main.py {command} {line}`")

@@ -81,38 +81,36 @@ def method_flags() -> dict[str, Field]:
     return flags_in(MethodSettings)
 
 
-def check_flag(name: str, known: Known, dashes: str = "--") -> None:
-    """Refuse a name that is none of the flags; the error says which are like it.
+def unknown_flag(name: str, known: Known, dashes: str = "--") -> SettingsError:
+    """Return the error of a name that is none of the flags; it says which are like it.
 
     dashes: before flags; none in a file.
     """
-    if name in known.flags:
-        return
     source = Flag(name) if dashes else name
     if hint := GONE_FLAGS.get(name):
-        raise SettingsError(f"{known.command} has no such flag; {hint}", source)
+        return SettingsError(f"{known.command} has no such flag; {hint}", source)
     listed = f"`python main.py {known.command} --help` lists the flags."
     hints = filter(None, (near_names(name, known.flags, dashes), listed))
-    raise SettingsError("unknown flag", source, advice=" ".join(hints))
+    return SettingsError("unknown flag", source, advice=" ".join(hints))
 
 
-def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
-    """Return what the recipes say, and what the command line says, by flag.
+def row_as_recipe(texts: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a command line's texts; a method that is a row of the paper becomes a last recipe."""
+    if (row := paper_row(texts["method"])) is None:
+        return texts
+    others = {name: text for name, text in texts.items() if name != "method"}
+    return others | {"config": ",".join(filter(None, (texts.get("config"), row)))}
 
-    A recipe's files are left out if another model than the recipe's is asked for.
+
+def joined(config: str | None, given: Values, known: Known) -> Values:
+    """Return what the model's own recipe says and what those of --config say; a later one wins.
+
+    given: what the command line says. If it has another model than a recipe, the recipe's files are
+    left out.
     """
-    row = paper_row(texts.get("method", ""))
-    if row is not None:  # as a last recipe, from which the command line's own flags win
-        listed = [text for text in (texts.get("config"), row) if text]
-        texts = {name: text for name, text in texts.items() if name != "method"}
-        texts["config"] = ",".join(listed)
-    given = {name: parse(f, name, texts[name]) for name, f in known.flags.items() if name in texts}
-    for flag in ("plugin", "dry_run"):
-        given.pop(flag, None)
-    path = given.pop("config", None)
-    names = [] if path is None else split_list(path)
+    names = [] if config is None else split_list(config)
     if not all(names):
-        refuse("config", path, "names of YAML files, with one comma between two")
+        refuse("config", config, "names of YAML files, with one comma between two")
     recipes = [read_recipe(name, known) for name in names]
     # models[0] counts: the command line's, or else the latest recipe's.
     models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
@@ -120,7 +118,7 @@ def read(known: Known, texts: Mapping[str, str]) -> tuple[Values, Values]:
     for values in recipes:
         foreign = _file_flags() if models and values.get("model", models[0]) != models[0] else ()
         recipe = overridden(recipe, without(values, foreign))
-    return recipe, given
+    return recipe
 
 
 def model_recipe(model: str) -> Values:
@@ -178,7 +176,8 @@ def read_recipe(path: str, known: Known) -> Values:
             if not _is_tuned(found):
                 raise mismatch(TUNED, "another value", "what `tune` writes")
         for name, text in texts.items():
-            check_flag(name, known, dashes="")
+            if name not in known.flags:
+                raise unknown_flag(name, known, dashes="")
             if not isinstance(text, str) or not text:
                 refuse(name, text or None, "one value, or no line at all")
         values = {name: parse(known.flags[name], name, text) for name, text in texts.items()}
@@ -286,7 +285,8 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
             recipe = {flag: value for flag, value in written.items() if flag in method_flags()}
         for option in options:
             flag, equals, text = option.partition("=")
-            check_flag(flag, known)
+            if flag not in known.flags:
+                raise unknown_flag(flag, known)
             if not equals or flag in given:
                 refuse(flag, option, "flag=value, once")
             given[flag] = parse(known.flags[flag], flag, text)

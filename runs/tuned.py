@@ -6,15 +6,15 @@ every batch size, and the table of all methods.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from configs.fields import SettingsError, Values, flags_in, settings_dict
-from configs.methods import MethodSettings
+from configs.fields import SettingsError, Values, flags_in, refuse, settings_dict
+from configs.methods import AUTO, MethodSettings, applicable
 from configs.model import EngineSettings
 from configs.recipes import (
     TUNED,
@@ -25,12 +25,15 @@ from configs.recipes import (
     tuned_method,
     without,
 )
+from configs.targets import model_place
+from models.files.folders import comes_without_drafter
 from support.durable import files_named
 from support.output import remark
 from support.progress import plural
 from support.provenance import revision
 from support.wording import differences, first_of
 
+UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
 PLACE = Path("outputs/tuned")  # of recipes whose file is not named
 _OURS = r".+_[0-9a-f]{8}\.yaml"  # names there: `tuned_place`; copies have others
 _ELSEWHERE = ("device", "vq_device")  # settings that a recipe leaves to the machine
@@ -95,6 +98,54 @@ def tuned_recipe(values: Values) -> Tuned | None:
         if tuned["conditions"].get("model_path") == here["model_path"]:
             recipes.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
     return min(recipes, key=lambda one: len(one.apart), default=None)
+
+
+def with_usual_method(
+    recipe: Values, given: Values, say: Callable[[str], None] = remark
+) -> tuple[Values, Values]:
+    """Return the values of a recipe and of what wins over it, with a method where none is named.
+
+    That is what `tune` found for the model under the same conditions; or else the default, of a
+    model without a drafter one that needs none. `say` gets what is chosen and why.
+
+    Raises:
+        SettingsError: the method is auto, and `tune` has not been run under these conditions.
+    """
+    values = recipe | given
+    asked = values.get("method") == AUTO
+    if asked or method_flags().keys().isdisjoint(values):
+        recipe, given = without(recipe, method_flags()), without(given, ["method"])
+        tuned = tuned_recipe(recipe | given)
+        if tuned is not None and not tuned.apart:
+            say(f"--method {tuned.method['method']}: {tuned.why}; --method NAME takes another")
+            return recipe | tuned.method, given
+        if asked:
+            refuse("method", AUTO, *_advice(tuned))
+        if tuned is not None:
+            say(f"{tuned.path} is not used: conditions differ ({first_of(tuned.apart)})")
+    drafted = method_flags().keys() - applicable({"method": UNDRAFTED})
+    if not values.keys().isdisjoint({"method", *drafted}) or not lacks_drafter(values):
+        return recipe, given
+    path = model_place(values.get("model", "tiny"), values.get("model_path"))
+    say(
+        f"--method {UNDRAFTED}: chosen, which needs no drafter, because none comes with "
+        f"--model_path {path}; --drafter_path names one, --method another method"
+    )
+    return recipe | {"method": UNDRAFTED}, given
+
+
+def _advice(found: Tuned | None) -> tuple[str, str]:
+    """Return when --method auto works, and why it does not."""
+    why = "`python main.py tune` finds the fastest method and writes it there."
+    if found is not None:
+        why = f"{found.path} is for other conditions ({first_of(found.apart)}). {why}"
+    return f"only with a recipe of `tune` for this model, machine and settings in {PLACE}", why
+
+
+def lacks_drafter(values: Values) -> bool:
+    """Return whether no drafter is named and none comes with the model, which is there."""
+    place = model_place(values.get("model", "tiny"), values.get("model_path"))
+    return "drafter_path" not in values and comes_without_drafter(place)
 
 
 def recipe_text(

@@ -1,9 +1,12 @@
 """The program's folders, from the ground up: each may import those before it; what files import."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import commands
 from commands import command
 
 FOLDERS = (
@@ -36,4 +39,21 @@ def imports(path: Path) -> set[str]:
 
 def read_words(name: str, words: Sequence[str]) -> dict[str, str]:
     """The texts of a command's flags, by name, in the words that follow it."""
-    return command(name).texts(words)
+    asked = command(name)
+    asked.import_plugin(words)
+    return commands.read_words(words, asked.known)
+
+
+def settings_of(name: str, texts: Mapping[str, str]) -> Any:
+    """The settings of a command from the texts of its flags, by name."""
+    asked = command(name)
+    return asked.settings(*commands.values_of(texts, asked.known))
+
+
+run_settings = partial(settings_of, "generate_images")
+benchmark_settings = partial(settings_of, "benchmark")
+tune_settings = partial(settings_of, "tune")
+extraction_settings = partial(settings_of, "extract_tokens")
+inspect_settings = partial(settings_of, "inspect")
+page_settings = partial(settings_of, "demo")
+train_settings = partial(settings_of, "train_drafter")

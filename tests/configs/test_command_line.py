@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.launch import launch_command_parser
-from program import read_words
+from program import benchmark_settings, page_settings, read_words, run_settings
 from stand_ins import empty_checkpoint
 from torch.distributed.run import get_args_parser
 
@@ -14,9 +14,6 @@ import main
 from adt_tree.sources import source_values
 from commands import NAMES
 from commands import command as named
-from commands.benchmark import benchmark_settings
-from commands.demo import page_settings
-from commands.generate_images import run_settings
 from commands.help import command_help, program_help
 from configs import fields, recipes, targets
 from configs.fields import SettingsError, settings_dict
@@ -364,7 +361,7 @@ def test_a_listed_recipe_may_be_tuned_and_name_files_of_its_model(bench, tmp_pat
 )
 @pytest.mark.parametrize("command", sorted({*NAMES} - {"inspect"}))  # it runs in one process
 def test_launchers_leave_every_flag_to_the_program(command, parser):
-    for flag in named(command).flags:
+    for flag in named(command).known.flags:
         words = [command, f"--{flag}", "1"]
         parsed = parser.parse_args(["main.py", *words])
         assert (parsed.training_script, parsed.training_script_args) == ("main.py", words)
@@ -377,7 +374,7 @@ def shown_in(text: str) -> set[str]:
 @pytest.mark.parametrize("command", NAMES)
 def test_the_help_has_every_flag(command):
     text = command_help(named(command))
-    assert shown_in(text) == named(command).flags.keys()
+    assert shown_in(text) == named(command).known.flags.keys()
     assert max(map(len, text.splitlines())) <= 110
     assert command in program_help()
 
@@ -385,7 +382,7 @@ def test_the_help_has_every_flag(command):
 @pytest.mark.parametrize("method", METHODS)
 def test_help_of_a_method_has_its_flags_and_says_what_it_leaves_out(method):
     text = command_help(named("generate_images"), method)
-    fitting, flags = {*applicable({"method": method})}, named("generate_images").flags
+    fitting, flags = {*applicable({"method": method})}, named("generate_images").known.flags
     kept = {name for name in flags if name not in method_flags() or name in fitting}
     assert shown_in(text) == kept
     assert f"without --method, --help has {len(flags) - len(kept)} more flags" in text

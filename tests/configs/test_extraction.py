@@ -4,11 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from program import read_words
+from program import extraction_settings, read_words, run_settings
 from stand_ins import empty_checkpoint, empty_llamagen
 
-from commands.extract_tokens import extraction_settings
-from commands.generate_images import run_settings
 from configs.extraction import JUDGED_FILES
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings, SamplingSettings

@@ -7,12 +7,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from made_runs import write_run
-from program import read_words
+from program import read_words, run_settings
 from stand_ins import empty_checkpoint
 
 import main
 from commands import command
-from commands.generate_images import run_settings
 from commands.help import asked_help, command_help
 from configs.fields import SettingsError
 from configs.methods import METHODS, register_method

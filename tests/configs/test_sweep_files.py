@@ -1,10 +1,9 @@
 """The file of a sweep: its cells, and errors that name file and key."""
 
 import pytest
-from program import read_words
+from program import benchmark_settings, read_words
 from stand_ins import empty_checkpoint
 
-from commands.benchmark import benchmark_settings
 from configs.fields import SettingsError
 from configs.schema import ROOT
 

@@ -23,12 +23,12 @@ import torch
 from openai import APIStatusError, OpenAI
 from openai.types import ImagesResponse
 from PIL import Image
+from program import page_settings
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from adt_tree import Pipeline
-from commands.demo import page_settings
 from page.api import MOST_BYTES, ImageApi
 from page.batches import GATHER, ImageQueue, Order, next_batch
 from page.server import NO_PROXY, launch

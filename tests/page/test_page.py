@@ -14,11 +14,11 @@ import pytest
 import torch
 from browser import only_in_all
 from PIL import Image, ImageChops
+from program import page_settings
 
 import main
 from adt_tree import Pipeline
 from adt_tree.weights import completed
-from commands.demo import page_settings
 from configs.fields import SettingsError
 from configs.methods import METHODS
 from models.base import ImageGrid

@@ -13,12 +13,11 @@ import pytest
 import torch
 from browser import thinned
 from PIL import Image
+from program import extraction_settings, run_settings
 from ran import without_progress
 from together import Together
 
 import main
-from commands.extract_tokens import extraction_settings
-from commands.generate_images import run_settings
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError
 from drafters.training import shards

@@ -14,13 +14,13 @@ import pytest
 from browser import ALL
 from families import SMALL, size_flag
 from made_runs import pictures, write_run
+from program import run_settings
 from ran import ran
 from small_glm_image import SIZES
 from small_llamagen import put_llamagen
 
 import main
 from commands import command
-from commands.generate_images import run_settings
 from configs.recipes import read_recipe
 from configs.schema import ROOT
 from runs.generate import run_folder

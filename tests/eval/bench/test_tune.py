@@ -15,13 +15,10 @@ import pytest
 import torch
 import yaml
 from browser import thinned
+from program import benchmark_settings, inspect_settings, run_settings, tune_settings
 
 import main
 from adt_tree import Pipeline
-from commands.benchmark import benchmark_settings
-from commands.generate_images import run_settings
-from commands.inspect import inspect_settings
-from commands.tune import tune_settings
 from configs.benchmark import TuneSettings
 from configs.fields import SettingsError, in_list, settings_dict
 from configs.methods import MethodSettings

@@ -15,6 +15,7 @@ from browser import only_in_all, thinned
 from families import SMALL
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
+from program import train_settings
 from ran import torchrun
 from safetensors.torch import load_file, save_file
 from small_llamagen import put_llamagen
@@ -33,7 +34,6 @@ from trainings import (
 )
 
 import main
-from commands.train_drafter import train_settings
 from configs.fields import SettingsError
 from drafters.block import BlockHead
 from drafters.training.heads import embedding_scale, export

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import codes
+from program import train_settings
 from small import small_settings
 from torch import Tensor
 
 import main
-from commands.train_drafter import train_settings
 from configs.methods import MethodSettings
 from decoding.images import Job
 from drafters.training.shards import Example, ShardWriter
