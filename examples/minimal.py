@@ -10,13 +10,13 @@ Plain decoding takes argmax(log p(token | prefix) + noise[position]) as the toke
 The noise depends on seed and prompt only. One pass over a tree of drafts computes that token after
 every node, and a draft is accepted exactly if it is the token computed after its parent. So drafts
 decide how many tokens a pass yields, never which ones, however they were guessed: no acceptance
-probability is needed. They come from the pass before (there is no draft model) and profit from the
-noise in it.
+probability is needed. They come from the pass before (there is no draft model), whose noise helps.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import re
 import struct
 import time
@@ -24,6 +24,7 @@ import zlib
 from itertools import pairwise
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads would spin on busy cores
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
@@ -152,10 +153,9 @@ class Target:
     def scores(self, tree: list[int], depths: Tensor, seen: Tensor, decided: int) -> Tensor:
         """Return log p + noise of the image token after every node of a tree, (nodes, CODES).
 
-        One forward pass of each sequence, counted as one; the prompt's was the first. tree:
-        (nodes,) ids; node 0, the root, is the newest token, the others are drafts. depths:
-        (nodes,). seen: (nodes, nodes) each node's ancestors and itself. decided: how many tokens
-        of the image are.
+        The two forward passes count as one; the prompt's were the first. tree: (nodes,) ids; node
+        0, the root, is the newest token, the others are drafts. depths: (nodes,). seen: (nodes,
+        nodes) each node's ancestors and itself. decided: how many tokens the image has.
         """
         logits = []
         for prompt, cache in self.sequences:
@@ -205,9 +205,9 @@ def generate(target: Target, levels: int, width: int) -> list[int]:
             old = len(cache) - len(tree)
             cache.keep([*range(old), *(old + node for node in path)])  # not yet the newest token
 
-        # Guess: the rows below the path belong to the positions after the newest token. They stand
-        # after a wrong draft, so their p is off, but their noise is what those positions will be
-        # sampled with: codes with large noise win under many p, so the best are good drafts.
+        # Guess: rows below the path belong to positions after the newest token. They follow a wrong
+        # draft, so their p is off, but those positions will be sampled with their noise, and codes
+        # with large noise win under many p. So the best are good drafts.
         guesses = (scores[first[len(path) :]].topk(width).indices + first_code).flatten().tolist()
     return [id - first_code for id in image[1 : TOKENS + 1]]
 
