@@ -1,5 +1,6 @@
 """Fixtures that several folders share: a small checkpoint on disk, opened as a command opens it."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # not everyone who runs the tests has a browser
 os.environ["OMP_NUM_THREADS"] = "1"
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
+gc.set_threshold(50_000)  # the default looks through torch and transformers for 6 % of the time
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
