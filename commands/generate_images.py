@@ -9,7 +9,7 @@ from configs.recipes import TUNED, RecipeFlags, composed
 from configs.schema import PromptSettings, RunSettings
 from runs.opening import look_at, tell
 from runs.prompts import prompt_items
-from runs.run_folder import MANIFEST, read_manifest
+from runs.records import MANIFEST, read_manifest
 from runs.tuned import with_usual_method
 from support.output import remark
 

@@ -14,6 +14,7 @@ from configs.fields import (
     Settings,
     allowed,
     bounds,
+    flags_in,
     mismatch,
     missing,
     one_of,
@@ -21,7 +22,6 @@ from configs.fields import (
     refuse,
     refusing,
     setting,
-    settings_fields,
     split_list,
 )
 from configs.methods import MethodSettings
@@ -113,9 +113,9 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
     content, expected = read_yaml(path, "sweep"), "flag: [value, ...] lines"
     axes = content.pop("axes", None)
     with refusing(Flag("sweep", path)):
-        if unknown := content.keys() - settings_fields(Sweep).keys():
-            raise mismatch("keys", min(unknown), one_of(["axes", *settings_fields(Sweep)]))
-        for key, f in settings_fields(Sweep).items():
+        if unknown := content.keys() - flags_in(Sweep).keys():
+            raise mismatch("keys", min(unknown), one_of(["axes", *flags_in(Sweep)]))
+        for key, f in flags_in(Sweep).items():
             if not isinstance(content.get(key, ""), str) or (key == "base" and key not in content):
                 raise mismatch(key, repr(content[key]) if key in content else "nothing", allowed(f))
         if not isinstance(axes, dict) or not axes:

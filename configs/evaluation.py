@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
 
-from configs.fields import Settings, refuse, setting, settings_fields, split_list
+from configs.fields import Settings, flags_in, refuse, setting, split_list
 from configs.model import device_setting
 from configs.rules import Code
 from configs.targets import ROOT
@@ -158,7 +158,7 @@ class EvaluateSettings(Settings, group="Evaluation"):
 # Where users get the files, by flag.
 SOURCES = {
     flag: f.metadata["source"]
-    for flag, f in settings_fields(EvaluateSettings).items()
+    for flag, f in flags_in(EvaluateSettings).items()
     if "source" in f.metadata
 }
 

@@ -230,12 +230,6 @@ class Settings:
         self.put(**{name: value for name, value in values.items() if getattr(self, name) is None})
 
 
-def settings_fields(owner: Any) -> dict[str, Field]:
-    """Return the settings of a class, without its parts, by flag."""
-    prefix = getattr(owner, "prefix", "")
-    return {prefix + f.name: f for f in fields(owner) if "help" in f.metadata}
-
-
 def declared(owner: type[Settings]) -> Iterator[tuple[str, str, Field]]:
     """Yield the settings of a class and its parts: heading in the help, flag, field."""
     for f in fields(owner):
@@ -257,7 +251,7 @@ def flags_in(*owners: type[Settings]) -> dict[str, Field]:
     return flags
 
 
-def settings_dict(settings: Any) -> Values:
+def settings_dict(settings: Settings) -> Values:
     """Return the settings, parts included, by the names of their flags."""
     values: Values = {}
     for f in fields(settings):
@@ -265,7 +259,7 @@ def settings_dict(settings: Any) -> Values:
         if isinstance(value, Settings):
             values |= settings_dict(value)
         elif value is not None or "help" in f.metadata:
-            values[getattr(settings, "prefix", "") + f.name] = value
+            values[settings.prefix + f.name] = value
     return values
 
 

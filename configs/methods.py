@@ -19,7 +19,6 @@ from configs.fields import (
     parse,
     refuse,
     setting,
-    settings_fields,
 )
 from configs.rules import (
     PROPOSALS,
@@ -118,7 +117,7 @@ class Method:
     @property
     def flags(self) -> list[str]:
         """The flags that the method has with every rule, --method and --verifier apart."""
-        return [*self.defaults, *(settings_fields(self.settings) if self.settings else ())]
+        return [*self.defaults, *(flags_in(self.settings) if self.settings else ())]
 
 
 _DYNAMIC, _RECALLED = (f"decoding.policies.dynamic:{name}_tree" for name in ("dynamic", "recalled"))
@@ -252,21 +251,20 @@ class MethodSettings(Settings, group="Method"):
     def of(cls, values: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Make the settings from values by flag; refuse flags that method or rule lack."""
         values = {**(values or {}), **more}
-        flags = settings_fields(cls)
-        method, verifier = (
-            parse(flags[flag], flag, values.get(flag, flags[flag].default))
-            for flag in ("method", "verifier")
-        )
-        if method == AUTO:
+        flags = flags_in(cls)
+        for flag in ("method", "verifier"):
+            values[flag] = parse(flags[flag], flag, values.get(flag, flags[flag].default))
+        if values["method"] == AUTO:
             refuse("method", AUTO, one_of(METHODS), "Only generate_images and Python have auto.")
-        rule = RULES[verifier]
+        method, rule = METHODS[values["method"]], RULES[values["verifier"]]
         fitting = {*applicable(values), "verifier", *rule.flags}  # `settle` refuses the rule
-        for flag in flags_in(cls):
-            if flag in values and flag not in fitting:
-                _refuse_idle(flag, values[flag], method, verifier)
-        owners = {"own": METHODS[method].settings, "numbers": rule.settings}
-        parts = {name: of.of(values) for name, of in owners.items() if of is not None}
-        return super().of(values, **parts)
+        if idle := [flag for flag in flags if flag in values and flag not in fitting]:
+            _refuse_idle(idle[0], values)
+        if method.settings is not None:
+            values["own"] = method.settings.of(values)
+        if rule.settings is not None:
+            values["numbers"] = rule.settings.of(values)
+        return super().of(values)
 
     def settle(self) -> None:
         if self.recall_numbers is not None:
@@ -344,11 +342,10 @@ def applicable(values: Values) -> list[str]:
     return ["method", *METHODS[method].flags, "verifier", *rule_flags]
 
 
-def _refuse_idle(flag: str, value: object, method: str, verifier: str) -> None:
+def _refuse_idle(flag: str, values: Values) -> None:
     """Refuse a setting that the method or the rule has no use for."""
-    if methods := [name for name, one in METHODS.items() if flag in one.flags]:
-        allowed = f"--method {one_of(methods)}, not with --method {method}"
-    else:
-        rules = [name for name, rule in RULES.items() if flag in rule.flags]
-        allowed = f"--verifier {one_of(rules)}, not with --verifier {verifier}"
-    refuse(flag, value, f"only with {allowed}")
+    names = [name for name, one in METHODS.items() if flag in one.flags]
+    kind = "method" if names else "verifier"
+    names = names or [name for name, rule in RULES.items() if flag in rule.flags]
+    allowed = f"only with --{kind} {one_of(names)}, not with --{kind} {values[kind]}"
+    refuse(flag, values[flag], allowed)

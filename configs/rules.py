@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
-from configs.fields import Settings, SettingsError, refuse, setting, settings_fields
+from configs.fields import Settings, SettingsError, flags_in, refuse, setting
 
 # by name: how the children of a node are taken from the drafter's distribution
 PROPOSALS = {
@@ -88,7 +88,7 @@ class Rule:
 
     @property
     def flags(self) -> list[str]:
-        flags = settings_fields(self.settings) if self.settings else ()
+        flags = flags_in(self.settings) if self.settings else ()
         return [flag for flag in flags if flag not in self.without]
 
     def fits(self, method: str, proposal: str | None) -> bool:

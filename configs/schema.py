@@ -198,14 +198,13 @@ class RunSettings(Settings, group="Output"):
 
         Paths of files that exist are absolute.
         """
-        values = {
-            name: value
-            for name, value in settings_dict(self).items()
-            if value is not None and name not in FREE_FLAGS
-        }
         paths = (*_PATHS, "prompt") if self.prompts.source == "file" else _PATHS
-        existing = [name for name in paths if os.path.exists(values.get(name, ""))]
-        return values | {name: os.path.realpath(values[name]) for name in existing}
+        values: Values = {}
+        for name, value in settings_dict(self).items():
+            if value is not None and name not in FREE_FLAGS:
+                found = name in paths and os.path.exists(value)
+                values[name] = os.path.realpath(value) if found else value
+        return values
 
     def fingerprint(self) -> str:
         """Return a hash of the identity that stays the same when the working folder moves."""

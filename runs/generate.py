@@ -17,8 +17,9 @@ from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import TARGETS
 from runs.prompts import PromptItem, all_prompts, chosen_items
-from runs.run_folder import TOKENS, RunFolder, record_fault, tau
-from support.json_files import Line
+from runs.records import TOKENS, record_fault, tau
+from runs.run_folder import RunFolder
+from support.json_lines import Line
 from support.output import printed_unless_saved, remark
 from support.processes import ALONE, Processes, launched
 from support.progress import DecodingProgress, plural
@@ -58,13 +59,13 @@ def generate_images(
     if processes.rank == 0:
         tell_quotes(settled(settings.output_dir), "evaluate --output_dir")
     with run_folder(settings, processes) as folder:
-        folder.check_prompts(prompts)
+        if folder.records:
+            folder.check_prompts(prompts)
         missing = [item for item in items if item.id not in folder.records]
-        # or an image would be in nobody's share
-        share = hashlib.sha256(repr((items, missing)).encode()).hexdigest()
-        processes.agree(
-            "prompt", settings.prompts.prompt, share, "the same prompts in all processes"
-        )
+        if processes.count > 1:  # or an image would be in nobody's share
+            share = hashlib.sha256(repr((items, missing)).encode()).hexdigest()
+            same = "the same prompts in all processes"
+            processes.agree("prompt", settings.prompts.prompt, share, same)
         changed = [item.id for item in missing if item.id in folder.changed]
         if changed and processes.rank == 0:
             which = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"

@@ -66,8 +66,9 @@ def all_prompts(settings: PromptSettings) -> list[PromptItem]:
 
 def chosen_items(settings: PromptSettings, prompts: Sequence[PromptItem]) -> list[PromptItem]:
     """Return a run's images of its list, prompt by prompt."""
-    chosen = [prompts[number] for number in _chosen(settings, len(prompts))]
-    return samples(chosen, settings.samples_per_prompt)
+    if settings.source != "text":
+        prompts = [prompts[number] for number in _chosen(settings, len(prompts))]
+    return samples(prompts, settings.samples_per_prompt)
 
 
 def samples(items: Sequence[PromptItem], count: int) -> list[PromptItem]:
@@ -102,8 +103,6 @@ def _data_set(settings: PromptSettings) -> list[str]:
 def _chosen(settings: PromptSettings, total: int) -> list[int]:
     """Return the prompts' numbers, ascending: of --num_images or --sample those in --slice."""
     numbers = list(range(total))
-    if settings.source == "text":
-        return numbers
     allowed = f"1 to {total}, the prompts of {settings.prompt}"
     if settings.sample is not None:
         if settings.sample > total:

@@ -21,16 +21,25 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from PIL import Image
 
 from configs.fields import Flag, SettingsError, Values, mismatch
-from configs.model import TIMED
 from decoding.seeds import image_seed
-from runs.made_of import Made, made_of
 from runs.prompts import PromptItem
+from runs.records import (
+    IMAGE,
+    MANIFEST,
+    RECORDS,
+    TRACE,
+    commands_of,
+    files_of,
+    finished_records,
+    image_path,
+    read_manifest,
+)
 from support.durable import (
     RANK,
     append_lines,
@@ -42,37 +51,18 @@ from support.durable import (
     remove_halves,
     replace_file,
 )
-from support.json_files import (
-    Line,
-    numbered_lines,
-    read_object,
-    refuse_line,
-    scan_lines,
-    scan_texts,
-    set_lines,
-    stream_lines,
-)
+from support.json_lines import Line, refuse_line, scan_texts, set_lines, stream_lines
 from support.processes import ALONE, Processes
 from support.provenance import revision, versions
 from support.wording import differences, first_of
 
-MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
-TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
-_KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "image_sha256": str, "lossless": bool}
+if TYPE_CHECKING:
+    from runs.made_of import Made
+
 _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
-_LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
-_POSITIVE = ("tokens", "target_forwards", "seconds")
-_FIGURES = (*_POSITIVE, "tau", "mean_drafted_depth", "mean_verified_depth", "mean_nodes")
-_IMAGE = r"[A-Za-z0-9][A-Za-z0-9.-]*_[0-9]+\.png"
 _NUMBERED_IMAGE = r"([0-9]{5}|[1-9][0-9]{5,6})_[0-9]{1,5}\.png"  # a camera's have a date
 # The id in a line of a file, which may be damaged elsewhere.
 _RECORDED = re.compile(rb'\{"id": "([^"/]+)"')
-
-
-def tau(records: Sequence[Line]) -> float:
-    """Return the mean tokens per verification round; the prefill decides an image's first token."""
-    rounds = sum(record["target_forwards"] - 1 for record in records)
-    return sum(record["tokens"] - 1 for record in records) / max(rounds, 1)
 
 
 class RunFolder:
@@ -192,7 +182,7 @@ class RunFolder:
             # First: a folder with `img` but without run.json would be refused as foreign.
             replace_file(self.path / MANIFEST, encode_json(manifest, indent=2))
             (self.path / "img").mkdir(exist_ok=True)
-            remove_halves(self.path / "img", _IMAGE)
+            remove_halves(self.path / "img", IMAGE)
             remove_halves(self.path, r"run\.json|(records|trace)\.jsonl")
             self._join(size)
 
@@ -268,11 +258,11 @@ class RunFolder:
         return self._shared | self._made.files
 
     @cached_property
-    def _made(self) -> Made:
-        """What the settings name.
+    def _made(self) -> "Made":
+        """What the settings name."""
+        # a new folder needs it once the model is loaded, when its files are read anyway
+        from runs.made_of import made_of
 
-        Of a new folder it is needed once the model is loaded, when its files are read anyway.
-        """
         return made_of(self._shared)
 
     def _refuse_foreign(self) -> None:
@@ -301,7 +291,7 @@ class RunFolder:
         }
         for path in files:
             path.unlink()
-        for path in files_named(self.path / "img", _IMAGE):
+        for path in files_named(self.path / "img", IMAGE):
             # A kill between image and record leaves a picture that no record names.
             if path.name in names or re.fullmatch(_NUMBERED_IMAGE, path.name):
                 path.unlink()
@@ -317,106 +307,3 @@ class RunFolder:
 
     def _error(self, got: str, allowed: str) -> SettingsError:
         return mismatch(Flag("output_dir", self.path), got, allowed)
-
-
-def commands_of(manifest: Line) -> list[Line]:
-    """Return what run.json says of every command that filled a folder."""
-    # settings that change the images are the same in all commands of a folder
-    shared = ("settings", "identity", "earlier")
-    last = {name: value for name, value in manifest.items() if name not in shared}
-    last |= {name: manifest["settings"].get(name) for name in TIMED}
-    return [*manifest["earlier"], last]
-
-
-def files_of(folder: Path, name: str) -> list[Path]:
-    """Return records.jsonl or trace.jsonl, if it exists, and the parts that processes wrote."""
-    whole = [folder / name] if (folder / name).exists() else []
-    return whole + files_named(folder, name.replace(".", rf"\.{RANK}\."))
-
-
-def image_files(folder: Path) -> list[Path]:
-    """Return the files of a run that have the names of images."""
-    return files_named(folder / "img", _IMAGE)
-
-
-def image_path(folder: Path, name: str) -> Path:
-    """Return where a run folder has an image."""
-    return folder / "img" / f"{name}.png"
-
-
-def read_manifest(folder: Path) -> Line:
-    """Return run.json; a SettingsError if it is damaged or another program's."""
-    path = folder / MANIFEST
-    content = read_object(path)
-    for name in ("settings", "identity"):
-        if not isinstance(content.get(name), dict):
-            raise mismatch(str(path), f"no {name}", "a file that generate_images wrote")
-    earlier = content.get("earlier")
-    if not isinstance(earlier, list) or not all(isinstance(command, dict) for command in earlier):
-        raise mismatch(f"{path}: earlier", repr(earlier), "a list of commands")
-    return content
-
-
-def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
-    """Return the finished images' records by id, and the ids whose files changed since."""
-    records = {}
-    for path in files_of(folder, RECORDS):
-        for number, record in numbered_lines(path):
-            prompt, tau = record.get("prompt"), record.get("tau")
-            if not isinstance(prompt, str) or not _is_figure(tau, False):
-                refuse_line(path, number, f"a record with prompt {prompt!r}, tau {tau!r}")
-            # A later line wins: its image was made again.
-            records[record["id"]] = record
-    finished = {name: record for name, record in records.items() if is_saved(folder, record)}
-    gone = records.keys() - finished.keys()
-    return finished, {name for name in gone if image_path(folder, name).is_file()}
-
-
-def is_saved(folder: Path, record: Line) -> bool:
-    """Return whether a record's image is the file that was saved with it."""
-    path = image_path(folder, record["id"])
-    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-    return digest is not None and digest == record.get("image_sha256")
-
-
-def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
-    """Return the records that `evaluate` can use by id, and what is left out, in words.
-
-    Left out are lines that are no records, records without a figure, and ids with different ones.
-    """
-    records: dict[str, Line] = {}
-    faults: list[str] = []
-    doubted: dict[str, str] = {}  # by id
-    for path in files_of(folder, RECORDS):
-        for number, record in scan_lines(path):
-            if record is None:
-                faults.append(f"{path.name}, line {number}: not a record")
-                continue
-            name = record["id"]
-            if fault := record_fault(record):
-                doubted[name] = f"{name}: a record {fault}"
-                continue
-            # twice the same tokens is one image: a kill while parts are joined leaves such pairs
-            before = records.setdefault(name, record)
-            if before["tokens_sha256"] != record["tokens_sha256"]:
-                doubted[name] = f"{name}: an id with two different records"
-    usable = {name: record for name, record in records.items() if name not in doubted}
-    return usable, [*faults, *doubted.values()]
-
-
-def record_fault(line: Line) -> str | None:
-    """Return what a record lacks or has wrong, in words."""
-    if missing := [field for field in (*_KINDS, *_FIGURES) if line.get(field) is None]:
-        return f"without {', '.join(missing)}"
-    wrong = [field for field, kind in _KINDS.items() if not isinstance(line[field], kind)]
-    wrong += [
-        field for field in _FIGURES if not _is_figure(line[field], positive=field in _POSITIVE)
-    ]
-    return f"with {', '.join(f'{field} {line[field]!r}' for field in wrong)}" if wrong else None
-
-
-def _is_figure(value: object, positive: bool) -> bool:
-    # True is an int. NaN, which a damaged line may hold, fails every comparison below.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return (value > 0 if positive else value >= 0) and value < _LARGEST

@@ -1,19 +1,14 @@
-"""Reading JSON that may be damaged or another program's: errors name the file and the line."""
+"""Reading JSON that may be damaged or another program's: errors name the file."""
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from configs.downloads import damage, failed_download
+from configs.downloads import damage
 from configs.fields import SettingsError, mismatch
-from support.durable import append_bytes, encode_lines, replace_file
 
-Line = dict[str, Any]
-_KEYS = {"id": str, "step": int}
-_OBJECT, _LINES = "a JSON object", "lines that this program wrote"
+_OBJECT = "a JSON object"
 
 
 def parse_json(text: str | bytes, finite: bool = True, unique: bool = False) -> Any:
@@ -29,13 +24,14 @@ def parse_json(text: str | bytes, finite: bool = True, unique: bool = False) -> 
         raise ValueError("brackets nested too deep") from error
 
 
-def read_object(path: Path) -> Line:
+def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; a SettingsError if it is missing, damaged or another."""
     if not path.exists():
         raise SettingsError(f"missing file: {path}")
-    text = _content(path)
     try:
-        content = parse_json(text)
+        content = parse_json(path.read_bytes())
+    except OSError as error:
+        raise unreadable(path, error) from error
     except ValueError as error:
         raise mismatch(str(path), f"no JSON: {damage(path, error)}", _OBJECT) from error
     if not isinstance(content, dict):
@@ -43,114 +39,9 @@ def read_object(path: Path) -> Line:
     return content
 
 
-def read_lines(path: Path) -> list[Line]:
-    """Return the objects that `durable.append_lines` wrote, as `numbered_lines` does."""
-    return [line for _, line in numbered_lines(path)]
-
-
-def mended_lines(path: Path) -> list[Line]:
-    """Return the lines of earlier commands; a last one that was cut is taken out of the file."""
-    lines = read_lines(path)
-    set_lines(path, lines)
-    return lines
-
-
-def set_lines(path: Path, lines: list[Line]) -> None:
-    """Make a file hold exactly these lines, if it does not already."""
-    content = encode_lines(lines)
-    if (path.read_bytes() if path.exists() else b"") != content:
-        replace_file(path, content)
-
-
-def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tuple[int, Line]]:
-    """Return the objects that `durable.append_lines` wrote, with the numbers of their lines.
-
-    What is left out or refused: as by `stream_lines`.
-    """
-    return [(number, record) for number, _, record in stream_lines(path, key, finite)]
-
-
-def stream_lines(
-    path: Path, key: str = "id", finite: bool = True
-) -> Iterator[tuple[int, bytes, Line]]:
-    """Yield the objects that `durable.append_lines` wrote, with the numbers and texts of lines.
-
-    A missing file has none, and a last line that a kill has cut is left out. A SettingsError names
-    another line that is no object with the key: `id`, a text, or `step`, a whole number.
-    """
-    if not path.exists():
-        return
-    if path.stat().st_size and (fault := failed_download(path)):
-        raise mismatch(str(path), fault, _LINES)
-    cut: tuple[int, str] | None = None
-    for number, text in scan_texts(path):
-        if cut is not None:  # only what stands last can be the half that a kill left
-            refuse_line(path, *cut)
-        record = _parse_line(text, key, finite)
-        if record is None:
-            cut = number, shortened(text.decode(errors="replace").removesuffix("\n"))
-        else:
-            yield number, text, record
-
-
-def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
-    """Yield the lines of a file with their numbers; None stands for no object with an `id`.
-
-    NaN passes: whoever reads the figures says which one it is.
-    """
-    for number, text in scan_texts(path):
-        yield number, _parse_line(text, "id", finite=False)
-
-
-def scan_texts(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield lines with their numbers, one by one: a trace of thousands of images is large.
-
-    A line without an end is the last, though another process may go on writing it meanwhile.
-    """
-    try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                yield number, text
-                if not text.endswith(b"\n"):
-                    return
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-class JsonLog:
-    """A file of JSON lines that grows; what is written is also printed, or told in words."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-    def write(self, *words: str, **values: Any) -> Line:
-        """Add a line with the values and the time, in seconds since 1970; returns it.
-
-        words: what is printed instead of the line.
-        """
-        line = {"time": round(time.time(), 2), **values}
-        text = json.dumps(line)
-        print(
-            *(words or (text,)), flush=True
-        )  # first, since a full disk may take the file but not the figures
-        append_bytes(self.path, f"{text}\n".encode())
-        return line
-
-    @property
-    def lines(self) -> list[Line]:
-        """What is in the file; also NaN: a loss that diverged is what the log is read for."""
-        return [line for _, line in numbered_lines(self.path, "step", finite=False)]
-
-    def keep(self, wanted: Callable[[Line], bool]) -> None:
-        """Drop all other lines, which will be made again."""
-        kept = [line for line in self.lines if wanted(line)]
-        replace_file(self.path, encode_lines(kept, finite=False))
-
-
-def refuse_line(path: Path, number: int, got: str) -> NoReturn:
-    """Raise the SettingsError of a line that this program did not write."""
-    raise mismatch(f"{path}, line {number}", got, _LINES)
+def unreadable(path: Path, error: OSError) -> SettingsError:
+    """Return the error of a file that the system does not give."""
+    return SettingsError(f"{path}: cannot be read: {error.strerror}")
 
 
 def shortened(value: object) -> str:
@@ -159,28 +50,7 @@ def shortened(value: object) -> str:
     return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> SettingsError:
-    return SettingsError(f"{path}: cannot be read: {error.strerror}")
-
-
-def _parse_line(text: bytes, key: str, finite: bool) -> Line | None:
-    """Return the object on a line, None if it is none or lacks the key."""
-    try:
-        record = parse_json(text, finite)
-    except ValueError:
-        return None
-    complete = isinstance(record, dict) and isinstance(record.get(key), _KEYS[key])
-    return record if complete else None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> Line:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; a ValueError for a key that stands in it twice: the last would count."""
     keys = Counter(key for key, _ in pairs)
     if twice := [key for key, count in keys.items() if count > 1]:

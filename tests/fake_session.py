@@ -15,7 +15,7 @@ from stand_ins import empty_checkpoint
 from configs.model import EngineSettings
 from configs.schema import RunSettings
 from decoding.images import Job
-from support.json_files import read_lines
+from support.json_lines import read_lines
 
 TOKENS, PER_ROUND = 16, 4
 MEASURES = {"target_forwards": 5, "tau": 4.0, "mean_nodes": 12.0}

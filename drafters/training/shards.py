@@ -30,14 +30,8 @@ from models.base import ImageGrid
 from models.files.entries import is_size
 from models.files.weights import open_safetensors
 from support.durable import RANK, append_lines, encode_json, files_named, lock, replace_file
-from support.json_files import (
-    Line,
-    mended_lines,
-    parse_json,
-    read_lines,
-    read_object,
-    shortened,
-)
+from support.json_files import parse_json, read_object, shortened
+from support.json_lines import Line, mended_lines, read_lines
 from support.wording import differences, first_of
 
 _SHARD, _SKIPPED = rf"tokens-{RANK}-[0-9]{{5}}\.safetensors", rf"skipped(\.{RANK})?\.jsonl"

@@ -25,7 +25,7 @@ from eval.bench.table import words_of
 from runs.conditions import conditions
 from runs.measure import Measurement
 from support.durable import append_lines
-from support.json_files import mended_lines, read_lines
+from support.json_lines import mended_lines, read_lines
 from support.output import printed_unless_saved
 from support.provenance import program, revision
 

@@ -22,7 +22,7 @@ from configs.methods import OF_YOUR_OWN
 from configs.rules import RULES
 from configs.targets import TARGETS
 from eval.metrics.base import ImageSet, Unavailable
-from runs.run_folder import (
+from runs.records import (
     MANIFEST,
     RECORDS,
     TOKENS,
@@ -34,7 +34,7 @@ from runs.run_folder import (
     read_manifest,
     read_records,
 )
-from support.json_files import Line, scan_lines
+from support.json_lines import Line, scan_lines
 from support.wording import differences, first_of
 
 Key = tuple[str, int]  # what decides a lossless image: prompt and seed

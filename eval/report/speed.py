@@ -12,8 +12,8 @@ from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.made_of import BESIDE
 from runs.measure import disagreement, exceeds_tau, inconclusive, waiting
-from runs.run_folder import tau
-from support.json_files import Line
+from runs.records import tau
+from support.json_lines import Line
 from support.provenance import differing
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from support.json_files import Line
+from support.json_lines import Line
 
 PANELS = ("loss", "hit_rate", "tau")  # of the picture: curves whose names begin so
 YARDSTICK = "tau/jacobi"

@@ -3,14 +3,14 @@
 import shlex
 import shutil
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from configs.fields import mismatch, settings_dict, settings_fields
+from configs.fields import mismatch, settings_dict
 from configs.methods import MethodSettings
 from configs.training import OF_TARGET, TrainSettings
 from decoding.sampling import SamplingDistribution
@@ -230,6 +230,6 @@ def _with_own_layers(target: TargetModel) -> TargetModel:
 
 def trained_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings by flag, with those of the sampling distribution."""
-    own = {name: getattr(settings, name) for name in settings_fields(settings)}
+    own = {f.name: getattr(settings, f.name) for f in fields(settings) if "help" in f.metadata}
     own |= {name: getattr(settings.engine, name) for name in OF_TARGET}
     return own | settings_dict(settings.engine.sampling)

@@ -45,7 +45,7 @@ from runs.training.evaluation import Evaluation, in_words, trained_settings
 from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.extras import install
-from support.json_files import JsonLog
+from support.json_lines import JsonLog
 from support.output import printed_unless_saved
 from support.processes import Processes, launched
 from support.progress import Progress, plural

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drafters.training.optimizers import apply_gradients, cosine_lr
-from support.json_files import JsonLog
+from support.json_lines import JsonLog
 from support.processes import launched
 from support.training_state import load_state, save_state
 

@@ -25,7 +25,7 @@ from configs.model import EngineSettings, SamplingSettings
 from configs.recipes import listed_method
 from eval.bench.table import method_words, words_of
 from eval.report.run import read_run
-from runs.run_folder import tau as tau_of
+from runs.records import tau as tau_of
 from runs.session import Session, open_session
 from scripts.checkpoints.chameleon import IDS, anole_config, write_parts
 from scripts.checkpoints.published import Published
@@ -41,7 +41,8 @@ from scripts.gpu.count import (
 from scripts.gpu.rounds import METHODS, held
 from scripts.gpu.tokens import short
 from scripts.gpu.traces import Replayed, TracedRun, read_trace
-from support.json_files import read_lines, read_object
+from support.json_files import read_object
+from support.json_lines import read_lines
 from support.script import run_script
 from support.tables import NONE, Table
 

@@ -15,8 +15,8 @@ from decoding.graphs import CudaGraphs
 from decoding.policies.base import Controller
 from decoding.policies.dynamic import DynamicTree
 from decoding.round import ImageRound, RoundShape, TreeShape
-from runs.run_folder import TRACE, files_of, read_manifest
-from support.json_files import read_lines
+from runs.records import TRACE, files_of, read_manifest
+from support.json_lines import read_lines
 
 GROWN = ("adt", "eagle2")  # their trees grow level by level, so trees of any size have a price
 Line = dict[str, Any]  # of trace.jsonl: a round of an image

@@ -14,7 +14,7 @@ from configs.fields import refuse
 from configs.model import TIMED
 from eval.bench.table import speedup_words
 from eval.metrics.intervals import Estimate
-from runs.run_folder import read_records
+from runs.records import read_records
 from support.durable import files_named, replace_file
 from support.json_files import read_object
 from support.script import run_script

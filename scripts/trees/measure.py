@@ -18,11 +18,11 @@ from configs.schema import RunSettings
 from configs.targets import ROOT
 from runs.drawing import image_jobs
 from runs.prompts import prompt_items
-from runs.run_folder import MANIFEST, TRACE
+from runs.records import MANIFEST, TRACE
 from runs.session import Session, open_session
 from scripts.trees.foretold import foretell, foretold_rounds
 from support.durable import append_lines, encode_json, replace_file
-from support.json_files import Line, read_lines, set_lines
+from support.json_lines import Line, read_lines, set_lines
 from support.script import run_script
 
 ADT = f"{ROOT}/configs/paper/adt.yaml"

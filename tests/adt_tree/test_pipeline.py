@@ -23,7 +23,7 @@ import main
 from adt_tree import Pipeline, SettingsError
 from adt_tree.sources import python_names
 from support.constants import _constant
-from support.json_files import read_lines
+from support.json_lines import read_lines
 from support.provenance import CONTENT, checkpoint_id
 
 PROMPTS = ["a cat", "two cats", "a cat"]

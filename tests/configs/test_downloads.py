@@ -12,7 +12,8 @@ from models.codecs.codebook import load_table
 from models.codecs.vqgan import read_config
 from models.files.tokenizer_file import load_tokenizer, read_ranks
 from models.files.weights import load_pickled, read_header
-from support.json_files import read_lines, read_object
+from support.json_files import read_object
+from support.json_lines import read_lines
 from support.training_state import load_state
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from configs.fields import SettingsError, settings_fields
+from configs.fields import SettingsError, flags_in
 from configs.methods import METHODS, MethodSettings
 from configs.rules import PROPOSALS, RULES, LanternSettings, loaded, rule_settings
 from configs.targets import TARGETS
@@ -73,7 +73,7 @@ def test_entries_name_code_that_agrees_with_them() -> None:
         verifier = loaded(rule.code)
         assert (verifier.name, verifier.lossless) == (name, rule.lossless)
         assert rule.settings is None or not rule.lossless
-        assert set(rule.without) <= set(settings_fields(rule.settings) if rule.settings else ())
+        assert set(rule.without) <= set(flags_in(rule.settings) if rule.settings else ())
     for name, entry in TARGETS.items():
         assert isinstance(family_of(name), Family)
         assert {"model_path", "drafter_path", *entry.parts} <= entry.sources.keys()

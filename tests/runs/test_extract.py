@@ -27,7 +27,7 @@ from models.targets.chameleon import Chameleon
 from runs import extract
 from runs.extract import extract_tokens
 from runs.generate import generate_images
-from support.json_files import read_lines
+from support.json_lines import read_lines
 from support.processes import Processes
 
 SIDE = 8  # pixels of the small checkpoints' images, but for Lumina's

@@ -25,7 +25,7 @@ from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from decoding.seeds import image_seed
 from runs.generate import generate_images
-from support.json_files import read_lines
+from support.json_lines import read_lines
 from support.processes import ALONE, Processes
 
 FIELDS = "id prompt seed method proposal verifier lossless tokens target_forwards tau "

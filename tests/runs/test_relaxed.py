@@ -13,7 +13,7 @@ import main
 from configs.fields import SettingsError
 from configs.schema import LanternSettings, MethodSettings
 from models.codecs.codebook import table_path, write_table
-from support.json_files import read_lines
+from support.json_lines import read_lines
 
 CODES, opened = 24, SMALL["tiny"].load
 

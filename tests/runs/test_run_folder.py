@@ -22,7 +22,7 @@ from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from runs.generate import generate_images, run_folder
 from support.durable import append_lines
-from support.json_files import read_lines
+from support.json_lines import read_lines
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 

@@ -22,7 +22,7 @@ from scenes.training.train import TRAININGS, train
 from scenes.training.training import fast_precision, train_for
 from scripts.checkpoints.chameleon import Sizes, write_checkpoint
 from scripts.checkpoints.parts import OPTIONS, write_vqgan
-from support.json_files import numbered_lines
+from support.json_lines import numbered_lines
 
 SIZES, CPU = Sizes(layers=1), torch.device("cpu")
 

@@ -14,7 +14,7 @@ from ran import ran
 from configs.schema import ROOT
 from runs.exactness import Comparison
 from scripts.gpu import rounds, tokens
-from support.json_files import read_lines
+from support.json_lines import read_lines
 
 CPU = torch.device("cpu")
 

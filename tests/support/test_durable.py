@@ -24,7 +24,8 @@ from support.durable import (
     make_writable,
     replace_file,
 )
-from support.json_files import JsonLog, read_lines, read_object, scan_texts
+from support.json_files import read_object
+from support.json_lines import JsonLog, read_lines, scan_texts
 from support.training_state import save_state
 
 STATE = {"step": 2, "weights": torch.ones(50_000)}

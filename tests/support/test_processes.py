@@ -18,7 +18,7 @@ from configs.schema import RunSettings, SamplingSettings
 from eval.report.run import read_run
 from runs.generate import generate_images, run_folder
 from support.durable import lock
-from support.json_files import read_lines
+from support.json_lines import read_lines
 from support.processes import Processes, launched
 
 

@@ -13,7 +13,7 @@ from configs.fields import SettingsError
 from drafters.training import shards
 from drafters.training.order import batch, captionless, feature_noise
 from drafters.training.shards import Example, ShardWriter, Tokens
-from support.json_files import read_lines
+from support.json_lines import read_lines
 
 CPU = torch.device("cpu")
 ABOUT = {"rows": 2, "columns": 3, "vocab": 9, "law": None}

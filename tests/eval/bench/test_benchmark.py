@@ -26,7 +26,7 @@ from eval.bench.picture import _points
 from runs.measure import warm_up
 from runs.session import Session
 from support.durable import claim
-from support.json_files import read_lines
+from support.json_lines import read_lines
 from support.output import remark
 from support.provenance import CONTENT
 

@@ -33,7 +33,7 @@ from eval.bench.tune import Batch, Search, busiest
 from runs.measure import BASELINE
 from runs.session import open_session
 from support.durable import claim
-from support.json_files import read_lines
+from support.json_lines import read_lines
 from support.output import remark
 
 METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]

@@ -12,7 +12,7 @@ from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError
 from eval.metrics.base import Unavailable
 from eval.report.run import accepted_by_position, read_maps, read_reference, read_run, read_runs
-from support.json_files import read_lines
+from support.json_lines import read_lines
 
 GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(6)]
 

@@ -45,7 +45,7 @@ from runs.session import Session, open_session
 from scripts.checkpoints.glm_image import FEW, FULL, write_glm_image
 from scripts.checkpoints.parts import OPTIONS
 from support.border import Failure
-from support.json_files import read_lines
+from support.json_lines import read_lines
 
 GREEDY = SamplingSettings(cfg=1.0, temperature=0.0)
 LAYOUTS = ["glm_image"]

@@ -28,7 +28,7 @@ import main
 from configs.fields import SettingsError
 from runs.training.train import Training
 from scripts.checkpoints.chameleon import write_checkpoint
-from support.json_files import numbered_lines
+from support.json_lines import numbered_lines
 from support.processes import Processes
 
 

@@ -17,7 +17,7 @@ from decoding.images import Job
 from drafters.training.shards import Example, ShardWriter
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
-from support.json_files import numbered_lines
+from support.json_lines import numbered_lines
 from support.processes import ALONE, Processes
 from support.progress import Progress
 from support.provenance import checkpoint_id
