@@ -4,9 +4,9 @@ from pathlib import Path
 
 from commands import Command
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
-from configs.fields import Flag, Values, flags_in, missing, refuse
+from configs.fields import Flag, Values, missing, refuse
 from configs.recipes import RecipeFlags, composed, without
-from configs.rules import rule_settings
+from configs.rules import RULES
 from configs.schema import RunSettings
 from configs.targets import unguided_targets
 from runs.captioned_images import captioned_images
@@ -59,7 +59,7 @@ COMMAND = Command(
         "overwrite",
         "trace",
         "vq_device",
-        *flags_in(*rule_settings()),
+        *(flag for rule in RULES.values() for flag in rule.flags),
     ),
     resumes=True,
 )

@@ -166,12 +166,12 @@ def setting(text: str | Callable[[], str], default: Any = None, **limits: Any) -
 
 def part(owner: type) -> Any:
     """Declare settings inside settings; without a value they have their defaults."""
-    return field(default_factory=owner, metadata={"parts": lambda: [owner]})
+    return field(default_factory=owner, metadata={"part": owner})
 
 
-def optional_part(owners: Callable[[], Iterable[type]]) -> Any:
-    """Declare settings inside settings that are of one of several classes, or None."""
-    return field(default=None, metadata={"parts": owners})
+def part_in(table: Mapping[str, Any]) -> Any:
+    """Declare settings inside settings that are those of an entry's `settings`, or None."""
+    return field(default=None, metadata={"table": table})
 
 
 @dataclass(frozen=True)
@@ -215,9 +215,8 @@ class Settings:
                     raise missing(Flag(flag), allowed(f))
             elif f.name in more or isinstance(values.get(f.name), Settings):
                 given[f.name] = values[f.name]
-            elif "parts" in f.metadata and f.default is MISSING:
-                part: Any = f.default_factory
-                given[f.name] = part.of(values)
+            elif "part" in f.metadata:
+                given[f.name] = f.metadata["part"].of(values)
         return cls(**given)
 
     def put(self, **values: object) -> None:
@@ -227,7 +226,9 @@ class Settings:
 
     def fill(self, **values: object) -> None:
         """Set those of the fields that are None."""
-        self.put(**{name: value for name, value in values.items() if getattr(self, name) is None})
+        for name, value in values.items():
+            if getattr(self, name) is None:
+                self.put(**{name: value})
 
 
 def declared(owner: type[Settings]) -> Iterator[tuple[str, str, Field]]:
@@ -235,7 +236,7 @@ def declared(owner: type[Settings]) -> Iterator[tuple[str, str, Field]]:
     for f in fields(owner):
         if "help" in f.metadata:
             yield f.metadata.get("group", owner.group), owner.prefix + f.name, f
-        for inner in f.metadata["parts"]() if "parts" in f.metadata else ():
+        for inner in _inner(f):
             yield from declared(inner)
 
 
@@ -246,9 +247,17 @@ def flags_in(*owners: type[Settings]) -> dict[str, Field]:
         for f in fields(owner):
             if "help" in f.metadata:
                 flags[owner.prefix + f.name] = f
-            elif "parts" in f.metadata:
-                flags = flags_in(*f.metadata["parts"]()) | flags
+            else:
+                flags = flags_in(*_inner(f)) | flags
     return flags
+
+
+def _inner(f: Field) -> list[type[Settings]]:
+    """Return the classes that settings inside settings may be of, each once."""
+    if "part" in f.metadata:
+        return [f.metadata["part"]]
+    entries = f.metadata.get("table", {}).values()
+    return [*dict.fromkeys(entry.settings for entry in entries if entry.settings)]
 
 
 def settings_dict(settings: Settings) -> Values:

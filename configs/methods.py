@@ -15,8 +15,8 @@ from configs.fields import (
     Values,
     flags_in,
     one_of,
-    optional_part,
     parse,
+    part_in,
     refuse,
     setting,
 )
@@ -26,7 +26,6 @@ from configs.rules import (
     Code,
     LanternSettings,
     claim,
-    rule_settings,
     rules_help,
 )
 
@@ -244,8 +243,8 @@ class MethodSettings(Settings, group="Method"):
         shown=usual("guess"),
     )
     verifier: str = setting(rules_help, "exact", choices=RULES, advice=OF_YOUR_OWN)
-    own: Settings | None = optional_part(lambda: method_settings())  # the method's own numbers
-    numbers: Settings | None = optional_part(rule_settings)  # the rule's own
+    own: Settings | None = part_in(METHODS)  # the method's own numbers
+    numbers: Settings | None = part_in(RULES)  # the rule's own
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
@@ -257,7 +256,7 @@ class MethodSettings(Settings, group="Method"):
         if values["method"] == AUTO:
             refuse("method", AUTO, one_of(METHODS), "Only generate_images and Python have auto.")
         method, rule = METHODS[values["method"]], RULES[values["verifier"]]
-        fitting = {*applicable(values), "verifier", *rule.flags}  # `settle` refuses the rule
+        fitting = {"method", "verifier", *method.flags, *rule.flags}  # `settle` refuses the rule
         if idle := [flag for flag in flags if flag in values and flag not in fitting]:
             _refuse_idle(idle[0], values)
         if method.settings is not None:
@@ -316,11 +315,6 @@ class MethodSettings(Settings, group="Method"):
     def same_tokens(self, temperature: float) -> bool:
         """Return whether the images are those of plain decoding with the same seeds."""
         return RULES[self.verifier].repeats(temperature)
-
-
-def method_settings() -> list[type[Settings]]:
-    """Return the settings classes of the methods, each once."""
-    return [*dict.fromkeys(method.settings for method in METHODS.values() if method.settings)]
 
 
 def fitted_numbers(text: str) -> tuple[float, ...]:

@@ -156,11 +156,6 @@ def rules_help() -> str:
     )
 
 
-def rule_settings() -> list[type[Settings]]:
-    """Return the settings classes of the rules, each once."""
-    return [*dict.fromkeys(rule.settings for rule in RULES.values() if rule.settings)]
-
-
 def register_rule(name: str, rule: Rule) -> None:
     """Add an acceptance rule to those of --verifier.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 
 from configs.fields import Values, flags_in
-from configs.methods import MethodSettings, applicable
+from configs.methods import METHODS, MethodSettings
 from configs.model import EngineSettings
 from configs.recipes import TUNED, composed
 from configs.targets import ROOT, TARGETS
@@ -69,7 +69,7 @@ def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
     recalls = {
         method.method
         for method in methods
-        if not method.recall_numbers and "recall_numbers" in applicable(vars(method))
+        if not method.recall_numbers and "recall_numbers" in METHODS[method.method].defaults
     }
     if not is_tiny and recalls:
         fits = "; `tune` fits them to yours" if "recall" in recalls else ""

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from configs.fields import mismatch
 from configs.model import TIMED
-from support.durable import RANK, files_named
+from support.durable import files_named
 from support.json_files import read_object
 from support.json_lines import Line, numbered_lines, refuse_line, scan_lines
+from support.locks import RANK
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
 TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens

@@ -41,17 +41,16 @@ from runs.records import (
     read_manifest,
 )
 from support.durable import (
-    RANK,
     append_lines,
     encode_json,
     files_named,
-    lock,
     new_file,
     reason,
     remove_halves,
     replace_file,
 )
 from support.json_lines import Line, refuse_line, scan_texts, set_lines, stream_lines
+from support.locks import lock, refuse_others
 from support.processes import ALONE, Processes
 from support.provenance import revision, versions
 from support.wording import differences, first_of
@@ -87,10 +86,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if self.processes.rank == 0:
-                # taking their locks proves that no process of an earlier run still writes
-                # of a run whose first process is gone
-                for left in files_named(self.path, rf"\.lock\.{RANK}"):
-                    lock(left).close()
+                refuse_others(self.path)  # of a run whose first process is gone
                 self._lock = lock(self.path / ".lock")
             # The others come later, since the first process takes their locks for a moment.
             self.processes.wait()

@@ -1,14 +1,12 @@
 """Files of JSON lines, the last of which a kill may cut; errors name the file and the line."""
 
-import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import failed_download
 from configs.fields import mismatch
-from support.durable import append_bytes, encode_lines, replace_file
+from support.durable import encode_lines, replace_file
 from support.json_files import parse_json, shortened, unreadable
 
 Line = dict[str, Any]
@@ -88,37 +86,6 @@ def scan_texts(path: Path) -> Iterator[tuple[int, bytes]]:
                     return
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-class JsonLog:
-    """A file of JSON lines that grows; what is written is also printed, or told in words."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-    def write(self, *words: str, **values: Any) -> Line:
-        """Add a line with the values and the time, in seconds since 1970; returns it.
-
-        words: what is printed instead of the line.
-        """
-        line = {"time": round(time.time(), 2), **values}
-        text = json.dumps(line)
-        print(
-            *(words or (text,)), flush=True
-        )  # first, since a full disk may take the file but not the figures
-        append_bytes(self.path, f"{text}\n".encode())
-        return line
-
-    @property
-    def lines(self) -> list[Line]:
-        """What is in the file; also NaN: a loss that diverged is what the log is read for."""
-        return [line for _, line in numbered_lines(self.path, "step", finite=False)]
-
-    def keep(self, wanted: Callable[[Line], bool]) -> None:
-        """Drop all other lines, which will be made again."""
-        kept = [line for line in self.lines if wanted(line)]
-        replace_file(self.path, encode_lines(kept, finite=False))
 
 
 def refuse_line(path: Path, number: int, got: str) -> NoReturn:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from configs.fields import mismatch, missing, refuse
-from support.durable import holder_of
+from support.locks import holder_of
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,9 @@
-"""The checkpoint from which an interrupted training continues."""
+"""What a training keeps on disk: the checkpoint from which it continues, and its log."""
 
+import json
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,8 @@ import torch
 
 from configs.downloads import failed_download
 from configs.fields import SettingsError, mismatch
-from support.durable import new_file, remove_halves
+from support.durable import append_bytes, encode_lines, new_file, remove_halves, replace_file
+from support.json_lines import Line, numbered_lines
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -43,3 +47,34 @@ def load_state(path: Path) -> dict[str, Any] | None:
 def damaged_state(path: Path, got: str) -> SettingsError:
     """Return the error of a checkpoint that is damaged or another program's."""
     return mismatch(str(path), got, "a checkpoint of this training", "Delete it to start again.")
+
+
+class JsonLog:
+    """A file of JSON lines that grows; what is written is also printed, or told in words."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, *words: str, **values: Any) -> Line:
+        """Add a line with the values and the time, in seconds since 1970; returns it.
+
+        words: what is printed instead of the line.
+        """
+        line = {"time": round(time.time(), 2), **values}
+        text = json.dumps(line)
+        print(
+            *(words or (text,)), flush=True
+        )  # first, since a full disk may take the file but not the figures
+        append_bytes(self.path, f"{text}\n".encode())
+        return line
+
+    @property
+    def lines(self) -> list[Line]:
+        """What is in the file; also NaN: a loss that diverged is what the log is read for."""
+        return [line for _, line in numbered_lines(self.path, "step", finite=False)]
+
+    def keep(self, wanted: Callable[[Line], bool]) -> None:
+        """Drop all other lines, which will be made again."""
+        kept = [line for line in self.lines if wanted(line)]
+        replace_file(self.path, encode_lines(kept, finite=False))

@@ -26,8 +26,9 @@ from drafters.training.shards import Tokens
 from models.base import Layers
 from models.files.weights import open_safetensors
 from models.target import TargetModel
-from support.durable import lock, replace_file
+from support.durable import replace_file
 from support.json_files import read_object
+from support.locks import lock
 from support.processes import Processes
 from support.progress import Progress, plural
 

@@ -29,9 +29,10 @@ from configs.fields import SettingsError, mismatch
 from models.base import ImageGrid
 from models.files.entries import is_size
 from models.files.weights import open_safetensors
-from support.durable import RANK, append_lines, encode_json, files_named, lock, replace_file
+from support.durable import append_lines, encode_json, files_named, replace_file
 from support.json_files import parse_json, read_object, shortened
 from support.json_lines import Line, mended_lines, read_lines
+from support.locks import RANK, lock, refuse_others
 from support.wording import differences, first_of
 
 _SHARD, _SKIPPED = rf"tokens-{RANK}-[0-9]{{5}}\.safetensors", rf"skipped(\.{RANK})?\.jsonl"
@@ -265,9 +266,8 @@ class ShardWriter:
     def __init__(self, folder: str | Path, about: dict[str, Any], rank: int = 0, size: int = 256):
         self.folder, self.rank, self.size = Path(folder), rank, size
         self.folder.mkdir(parents=True, exist_ok=True)
-        if rank == 0:  # locks of a command whose first process is gone
-            for left in files_named(self.folder, rf"\.lock\.{RANK}"):
-                lock(left).close()
+        if rank == 0:
+            refuse_others(self.folder)  # of a command whose first process is gone
         self._lock = lock(self.folder / f".lock.{rank}")
         try:
             # as it will come back from the file, tuples as lists, so that the two compare

@@ -27,7 +27,8 @@ from runs.plan import Plan
 from runs.prompts import prompt_items
 from runs.session import open_session
 from support.border import Failure
-from support.durable import claim, encode_json, make_writable, replace_file
+from support.durable import encode_json, make_writable, replace_file
+from support.locks import claim
 from support.processes import refuse_several
 from support.progress import Progress, duration, plural
 from support.provenance import cpu_name, versions

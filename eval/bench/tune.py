@@ -39,7 +39,8 @@ from runs.recall_fit import fit_numbers
 from runs.session import Session, open_session
 from runs.tuned import recipe_text, tuned_place
 from support.devices import memory_bytes, pick_device
-from support.durable import claim, make_writable, replace_file
+from support.durable import make_writable, replace_file
+from support.locks import claim
 from support.output import remark
 from support.processes import refuse_several
 from support.progress import Progress, plural

@@ -43,14 +43,14 @@ from runs.session import open_target
 from runs.training import curves
 from runs.training.evaluation import Evaluation, in_words, trained_settings
 from support.devices import pick_device
-from support.durable import lock, make_writable
+from support.durable import make_writable
 from support.extras import install
-from support.json_lines import JsonLog
+from support.locks import lock
 from support.output import printed_unless_saved
 from support.processes import Processes, launched
 from support.progress import Progress, plural
 from support.provenance import checkpoint_id
-from support.training_state import damaged_state, load_state, save_state
+from support.training_state import JsonLog, damaged_state, load_state, save_state
 
 CHECKPOINT, _LOCK = "checkpoint/state.pt", ".lock"  # in the folder of a training
 

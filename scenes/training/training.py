@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from drafters.training.optimizers import apply_gradients, cosine_lr
-from support.json_lines import JsonLog
 from support.processes import launched
-from support.training_state import load_state, save_state
+from support.training_state import JsonLog, load_state, save_state
 
 SAVE_SECONDS = 120.0
 

@@ -20,13 +20,13 @@ from support.durable import (
     encode_lines,
     files_named,
     give_usual_mode,
-    lock,
     make_writable,
     replace_file,
 )
 from support.json_files import read_object
-from support.json_lines import JsonLog, read_lines, scan_texts
-from support.training_state import save_state
+from support.json_lines import read_lines, scan_texts
+from support.locks import lock
+from support.training_state import JsonLog, save_state
 
 STATE = {"step": 2, "weights": torch.ones(50_000)}
 WRITERS = {

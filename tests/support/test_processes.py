@@ -17,8 +17,8 @@ from configs.fields import SettingsError
 from configs.schema import RunSettings, SamplingSettings
 from eval.report.run import read_run
 from runs.generate import generate_images, run_folder
-from support.durable import lock
 from support.json_lines import read_lines
+from support.locks import lock
 from support.processes import Processes, launched
 
 

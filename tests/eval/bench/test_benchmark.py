@@ -25,8 +25,8 @@ from eval.bench.bench import Bench
 from eval.bench.picture import _points
 from runs.measure import warm_up
 from runs.session import Session
-from support.durable import claim
 from support.json_lines import read_lines
+from support.locks import claim
 from support.output import remark
 from support.provenance import CONTENT
 

@@ -32,8 +32,8 @@ from eval.bench.measurements import Measurements
 from eval.bench.tune import Batch, Search, busiest
 from runs.measure import BASELINE
 from runs.session import open_session
-from support.durable import claim
 from support.json_lines import read_lines
+from support.locks import claim
 from support.output import remark
 
 METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]

@@ -12,7 +12,7 @@ import main
 from drafters.training.shards import Tokens
 from runs.training.curves import draw_curves
 from runs.training.train import _what
-from support.json_lines import JsonLog
+from support.training_state import JsonLog
 
 
 def test_the_held_out_loss_is_that_of_an_update(folders, tmp_path) -> None:

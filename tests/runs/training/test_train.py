@@ -42,7 +42,7 @@ from drafters.training.windows import EPOCHS
 from models.transformer import run_by_torch
 from runs.training.evaluation import Evaluation
 from scripts.checkpoints.chameleon import Sizes, write_checkpoint
-from support.durable import lock
+from support.locks import lock
 
 
 @pytest.mark.parametrize(
