@@ -78,17 +78,15 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     ]
     if absent:
         return 0, f"not looked at, since the hub delivers it at the start: {', '.join(absent)}"
-    examination = Examination(_with_drafter(run), methods or None)
-    report = examination.report()
+    report = Examination(_with_drafter(run), methods or None).report()
     drafted = any(method.drafted for method in methods)
     read = [finding for finding in report.faults if drafted or finding.part != "drafter"]
     if read:
         faults = first_of([f"{finding.name}: {finding.text}" for finding in read])
         advice = "`python main.py inspect` with the same model lists all files."
         raise SettingsError(faults, Flag("model_path", run.model_path), advice=advice)
-    family, options = examination.family, examination.options
-    folder = checkpoint_folder(run.model_path, "--model_path", download=False)
-    parts = family.compatible(folder, options)
+    parts, folder = report.together, checkpoint_folder(run.model_path, "--model_path", False)
+    assert parts is not None, "nothing is at fault"
     for lantern in {method.lantern for method in methods if method.lantern is not None}:
         with refusing(Flag("verifier", "lantern")):
             find_table(folder, parts.codes, lantern.columns(parts.codes), run.model)

@@ -6,7 +6,7 @@ unless --run loads the model.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,14 +20,15 @@ from configs.model import EngineSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from drafters.loading import drafter_network
-from models.base import TargetOptions, TransformerSpec
+from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codebook import how_to_make, load_table, tables
+from models.codecs.peak import META_DEVICE
 from models.files.folders import open_folder
 from models.files.network import Network, fitting_spec
-from models.files.weights import TensorInfo, read_header
+from models.files.weights import TensorInfo, read_config, read_header
 from models.registry import family_of
 from models.targets.family import Checked, Together
-from runs.check.memory import Opened, memory_of
+from runs.check.memory import Bytes, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
 from runs.session import DTYPES, target_options
 from support.border import Failure
@@ -63,8 +64,6 @@ class Examination:
         self.settings, self.rows = settings, list[Finding]()
         self.methods = [MethodSettings(name) for name in METHODS] if methods is None else methods
         self.folder = Path(settings.model_path)  # or its snapshot, once that is found
-        self.configs: dict[str, dict] = {}  # of networks, by part
-        self.networks: dict[str, Network] = {}
         self.family, self.sources = family_of(settings.model), TARGETS[settings.model].sources
         dtype, cpu = DTYPES[settings.dtype], torch.device("cpu")
         self.options = target_options(settings, dtype, cpu, download=False)
@@ -77,12 +76,11 @@ class Examination:
             name: self._checked(name, "files", check, flag)
             for name, (check, flag) in family.parts.items()
         }
-        together = None
-        if target is not None and None not in parts.values():
-            together = self._checked("parts", "together", family.compatible)
-            if together is not None:
-                self._look_at_distance_tables(together.codes)
-        self._look_at_drafter(target)
+        whole = target is not None and None not in parts.values()
+        together = self._checked("parts", "together", family.compatible) if whole else None
+        if together is not None:
+            self._look_at_distance_tables(together.codes)
+        drafter = self._look_at_drafter(target)
         if settings.quantize in ("int8", "int4") and find_spec("torchao") is None:
             kind = f"--quantize {settings.quantize} needs torchao, not installed here"
             self._add("target", "quantize", f"{kind}: {install('quantize')}", NOTE)
@@ -92,11 +90,23 @@ class Examination:
         ):
             return Report(tuple(self.rows))
         bytes_of = {name: checked.bytes for name, checked in parts.items() if checked is not None}
-        drafter = self.networks.get("drafter") if drafted else None
+        memory = self._memory(together, bytes_of, drafter if drafted else None)
+        return Report(tuple(self.rows), memory, together)
+
+    def _memory(
+        self, together: Together, parts: Mapping[str, int], drafter: Network | None
+    ) -> dict[str, Bytes]:
+        """Return the bytes of all parts by name. parts: those of all but the networks."""
         served = [method for method in self.methods if drafter is not None or not method.drafted]
-        where = (self.options, self.folder, self.configs["target"])
-        opened = Opened(family, *where, together, bytes_of, drafter)
-        return Report(tuple(self.rows), memory_of(opened, settings, served))
+        # with a head for the codes that there are, of which config.json may say nothing
+        network = self.family.network(read_config(self.folder), ImageVocab(0, together.codes))
+        memory = memory_of(network, drafter, together, self.settings, served)
+        if self.family.decoded:
+            files = self.family.image_files(self.folder, self.options)
+            codec = files.open(files.network().module, META_DEVICE)
+            at_work = codec.decoding_bytes(together.grid)
+            parts = {**parts, f"{self.family.image_part} at work": at_work}
+        return memory | {name: (count, count) for name, count in parts.items() if count}
 
     def _add(
         self, part: str, item: str, text: str, state: str = OK, details: Sequence[str] = ()
@@ -140,8 +150,8 @@ class Examination:
         flag: str,
         spec_of: Callable[[dict], TransformerSpec],
         network_of: Callable[[dict], Network],
-    ) -> TransformerSpec | None:
-        """Add the rows of a network's files; returns its sizes, None after a fault.
+    ) -> Network | None:
+        """Add the rows of a network's files; returns the network, None after a fault.
 
         spec_of, network_of: what a config.json stands for; ValueError for an entry that cannot be
         used.
@@ -167,25 +177,20 @@ class Examination:
         with self._catching(part, "config.json"):
             spec = fitting_spec(folder.path, folder.config, shapes, spec_of)
             network = network_of(folder.config)
-            self.networks[part], self.configs[part] = network, folder.config
             sizes = f"{plural(spec.layers, 'layer')}, hidden {spec.hidden}, "
             sizes += plural(spec.heads, "head")
             text = f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
             self._add(part, "config.json", text)
-            self._compare_keys(part, network, shapes)
-            return spec
+            if all(row.fits for row in self.rows if row.part == part):
+                faults = network.faults(shapes)
+                fitting = f"{len(network.keys)} keys and shapes as expected"
+                text = f"{len(faults)} differences" if faults else fitting
+                self._add(part, "keys", text, FAULT if faults else OK, faults)
+            return network
         return None
 
-    def _compare_keys(self, part: str, network: Network, shapes: dict[str, tuple]) -> None:
-        """Add the row of stored keys, unless a file of them could not be read."""
-        if all(row.fits for row in self.rows if row.part == part):
-            faults = network.faults(shapes)
-            fitting = f"{len(network.keys)} keys and shapes as expected"
-            text = f"{len(faults)} differences" if faults else fitting
-            self._add(part, "keys", text, FAULT if faults else OK, faults)
-
-    def _look_at_drafter(self, target: TransformerSpec | None) -> None:
-        """Look at the drafter's network; a missing default drafter is a note."""
+    def _look_at_drafter(self, target: Network | None) -> Network | None:
+        """Look at the drafter's network, and return it; a missing default drafter is a note."""
         settings, path = self.settings, self.settings.drafter_path
         if path is None:
             text = (
@@ -193,23 +198,25 @@ class Examination:
                 f"--method {undrafted_methods()} works; source: {self.sources['drafter_path']}"
             )
             self._add("drafter", "folder", text, NOTE)
-            return
+            return None
         if target is None:
             self._add("drafter", "files", "not compared: the target's cannot be used", NOTE)
-            return
+            return None
+        spec, name = target.module.spec, str(Path(path) / "config.json")
 
         def spec_of(config: dict) -> TransformerSpec:
-            return self.family.drafter(config, target)
+            return self.family.drafter(config, spec)
 
         def network_of(config: dict) -> Network:
-            return drafter_network(config, spec_of(config), target, str(Path(path) / "config.json"))
+            return drafter_network(config, spec_of(config), spec, name)
 
-        spec = self._network("drafter", "drafter_path", spec_of, network_of)
-        if spec is not None and spec.rope_theta != target.rope_theta:
+        drafter = self._network("drafter", "drafter_path", spec_of, network_of)
+        if drafter is not None and (theta := drafter.module.spec.rope_theta) != spec.rope_theta:
             # The value is used as the file gives it. A head trained with another one than its
             # config says still loads, and only drafts badly, so this row is the only hint.
-            bases = f"{spec.rope_theta:g}, the target's is {target.rope_theta:g}"
+            bases = f"{theta:g}, the target's is {spec.rope_theta:g}"
             self._add("drafter", "rope_theta", f"{bases}: right if it was trained so", NOTE)
+        return drafter
 
     def _look_at_distance_tables(self, codes: int) -> None:
         title, folder = "nearest codes", self.folder

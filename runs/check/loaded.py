@@ -96,18 +96,9 @@ class Checkpoint:
         """The codes of the known pictures, (pictures, tokens)."""
         return self._codec.images.encode(self.pictures)
 
-    @property
-    def guided(self) -> Tensor:
-        """The total variation that guidance makes at every token of the known pictures."""
-        return self._scores[0]
-
-    @property
-    def order(self) -> Tensor:
-        """The `order_rates` of the known pictures."""
-        return self._scores[1]
-
     @cached_property
-    def _scores(self) -> tuple[Tensor, Tensor]:
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """The total variation that guidance makes at the known pictures' tokens; `order_rates`."""
         guided, order = zip(*map(self._score, self.captions, self.codes), strict=True)
         return torch.cat(guided), torch.cat(order)
 
@@ -151,23 +142,13 @@ class Checkpoint:
         return torch.from_numpy(np.array(self._codec.fit(scene, self._codec.size)))
 
     def _score(self, text: str, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the total variation that guidance makes (tokens - 1,), and `order_rates`."""
-        logits = self._logits(text, codes)
-        log_p = logits[0].log_softmax(-1)
-        guided = (self._mixed(logits) - log_p.exp()).abs().sum(-1) / 2
-        return guided, order_rates(log_p, codes.to(log_p.device))
+        guided, log_p = self.distributions(text, codes)
+        return _total_variation(guided, log_p.exp()), order_rates(log_p, codes.to(log_p.device))
 
-    def distributions(self, text: str, codes: Tensor) -> Tensor:
-        """Return the guided distributions (tokens - 1, codes) after the tokens of a picture."""
-        return self._mixed(self._logits(text, codes))
+    def distributions(self, text: str, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return guided p and conditional log p (tokens - 1, codes) after a picture's codes.
 
-    def _mixed(self, logits: Tensor) -> Tensor:
-        return sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
-
-    def _logits(self, text: str, codes: Tensor) -> Tensor:
-        """Return each guidance row's logits after a picture's tokens (guidance, tokens - 1, codes).
-
-        A FloatingPointError if one is not finite.
+        A FloatingPointError if a logit is not finite.
         """
         prompt = self.target.prompt(text, self.settings.sampling.guidance)
         rows = target_rows(self.target, prompt, codes[None])
@@ -175,7 +156,12 @@ class Checkpoint:
         logits = self.target.score(levels.target_features(rows)).float()
         if not logits.isfinite().all():
             raise FloatingPointError("NaN or infinity in the logits of a known picture")
-        return logits
+        guided = sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
+        return guided, logits[0].log_softmax(-1)
+
+
+def _total_variation(p: Tensor, q: Tensor) -> Tensor:
+    return (p - q).abs().sum(-1) / 2
 
 
 def run_checks(settings: EngineSettings) -> Iterator[Finding]:
@@ -221,14 +207,13 @@ def tell_loaded(checkpoint: Checkpoint) -> Finding:
 def tell_distance(checkpoint: Checkpoint) -> Finding:
     """Tell how far the quantised target's distributions are from those of the model's weights."""
     settings = checkpoint.settings
-    quantised = [*map(checkpoint.distributions, checkpoint.captions, checkpoint.codes)]
     whole = Checkpoint(replace(settings, quantize=None).with_method(BASELINE))
-    apart = torch.cat(
-        [
-            (whole.distributions(text, codes) - p).abs().sum(-1) / 2
-            for text, codes, p in zip(checkpoint.captions, checkpoint.codes, quantised, strict=True)
-        ]
+    known = list(zip(checkpoint.captions, checkpoint.codes, strict=True))
+    quantised, exact = (
+        torch.cat([one.distributions(*picture)[0] for picture in known])
+        for one in (checkpoint, whole)
     )
+    apart = _total_variation(quantised, exact)
     return judged(
         True,
         f"{settings.quantize} moves the distributions by {apart.mean():.3f} on average, in one of "
@@ -241,7 +226,7 @@ def check_guidance(checkpoint: Checkpoint) -> Finding:
     sampling = checkpoint.settings.sampling
     if sampling.guidance == 1:
         return skipped("--cfg 1: no guidance")
-    apart = checkpoint.guided.mean().item()
+    apart = checkpoint.scores[0].mean().item()
     return judged(
         apart > LEAST_GUIDANCE,
         f"scale {sampling.cfg:g} moves the distributions by {apart:.3f} (total variation; at least "
@@ -278,7 +263,7 @@ def _psnr(pictures: Tensor, others: Tensor) -> float:
 
 def check_codes(checkpoint: Checkpoint) -> Finding:
     """Check that the target expects the known pictures' codes where they are."""
-    rates = checkpoint.order
+    rates = checkpoint.scores[1]
     if len(rates) < 2:
         return skipped("the pictures are too small: fewer than three different codes")
     rate, error = rates.mean().item(), (rates.std() / len(rates) ** 0.5).item()
@@ -318,9 +303,7 @@ def check_drafter(checkpoint: Checkpoint) -> Finding:
     log_p, log_q = _drafted(checkpoint)
     # Half an image away predictions are as sharp and of as likely codes, but not of this position.
     shuffled = log_q.roll(log_q.shape[1] // 2, 1)
-    apart, chance = (
-        ((log_p.exp() - q.exp()).abs().sum(-1) / 2).flatten() for q in (log_q, shuffled)
-    )
+    apart, chance = (_total_variation(log_p.exp(), q.exp()).flatten() for q in (log_q, shuffled))
     gain = chance - apart
     error = (gain.std() / len(gain) ** 0.5).item()
     return judged(

@@ -4,9 +4,7 @@ There a tensor has a shape and no memory, so this is what `Engine` and drafters 
 in less than a second.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -15,12 +13,12 @@ from configs.model import EngineSettings
 from decoding.cache import attention_dtype
 from decoding.images import Job
 from drafters.eagle import EagleHead
-from models.base import ImageVocab, TargetOptions
+from models.base import ImageVocab
 from models.codecs.peak import META_DEVICE, Peak
 from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
 from models.target import TargetModel
-from models.targets.family import Family, Together
+from models.targets.family import Together
 from runs.methods import build_engine, sampling_distribution
 from runs.session import DTYPES
 from support.devices import pick_device
@@ -42,29 +40,15 @@ class MetaTarget(TargetModel):
         return self.prompt_tokens
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A model's files, all of which fit."""
-
-    family: Family
-    options: TargetOptions
-    folder: Path
-    config: dict
-    together: Together
-    parts: Mapping[str, int]  # bytes of all but the networks, by name
-    drafter: Network | None  # None: no method here has one
-
-
 def memory_of(
-    opened: Opened, settings: EngineSettings, methods: Sequence[MethodSettings]
+    network: Network,
+    drafter: Network | None,  # None: no method here has one
+    together: Together,
+    settings: EngineSettings,
+    methods: Sequence[MethodSettings],  # of which the one that takes most counts
 ) -> dict[str, Bytes]:
-    """Return the bytes that a model takes, by part, without activations.
-
-    methods: of which the one that takes most counts.
-    """
+    """Return the bytes that networks and engine take, by part, without activations."""
     dtype, device = DTYPES[settings.dtype], pick_device(settings.device)
-    together, drafter = opened.together, opened.drafter
-    network = opened.family.network(opened.config, ImageVocab(0, together.codes))
     memory: dict[str, Bytes] = {}
     for name, one, kind in (("target", network, settings.quantize), ("drafter", drafter, None)):
         if one is not None:
@@ -83,14 +67,7 @@ def memory_of(
         most = {name: max(one[name] for one in taken) for name in taken[0]}
         most["keys and values"] = round(wider * most["keys and values"])
         columns.append(most)
-    memory |= {name: (columns[0][name], columns[1][name]) for name in columns[0]}
-    memory |= {name: (count, count) for name, count in opened.parts.items() if count}
-    if opened.family.decoded:
-        files = opened.family.image_files(opened.folder, opened.options)
-        codec = files.open(files.network().module, META_DEVICE)
-        count = codec.decoding_bytes(together.grid)
-        memory[f"{opened.family.image_part} at work"] = count, count
-    return memory
+    return memory | {name: (columns[0][name], columns[1][name]) for name in columns[0]}
 
 
 @torch.inference_mode()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from configs.model import EngineSettings
+from models.targets.family import Together
 from support.devices import pick_device
 from support.progress import plural
 
@@ -37,6 +38,7 @@ class Report:
     findings: tuple[Finding, ...]  # about its files
     # bytes by name with a caption's and with the longest prompt, without activations
     memory: dict[str, tuple[int, int]] = field(default_factory=dict)
+    together: Together | None = None  # its image, if all fits
     checks: tuple[Finding, ...] = ()  # of the loaded model, if it was run
 
     @property

@@ -167,7 +167,7 @@ def test_weights_with_nan(checkpoint, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(("guided", "state"), [(0.2, "ok"), (1e-4, "FAULT")])
 def test_the_least_that_guidance_has_to_change(guided, state, small) -> None:
     subject = copy.copy(small)
-    subject.__dict__["_scores"] = torch.full((4,), guided), torch.ones(4)
+    subject.__dict__["scores"] = torch.full((4,), guided), torch.ones(4)
     assert check("guidance", subject).state == state
 
 
