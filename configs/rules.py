@@ -76,7 +76,7 @@ class Rule:
     """An acceptance rule. `exact`, for example, is lossless and has the tokens of `ar`."""
 
     summary: str
-    # makes the verifier: of nothing, or of its settings and the codes nearest to every code
+    # makes the verifier of its settings, if it has some; LANTERN's also of the nearest codes
     code: Code
     proposals: tuple[str | None, ...]  # it goes with these; None: with a method that has none
     methods: tuple[str, ...] | None = None  # it goes with these; None: with all

@@ -27,12 +27,14 @@ def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
 def build_verifier(method: MethodSettings, nearest: Tensor | None = None) -> Verifier:
     """Build the rule of a method; nearest: (codes, n) the codes nearest to every code."""
     rule = loaded(RULES[method.verifier].code)
-    return rule() if method.numbers is None else rule(method.numbers, nearest)
+    if method.lantern is not None:
+        return rule(method.lantern, nearest)
+    return rule() if method.numbers is None else rule(method.numbers)
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
     """Return the distribution that the settings describe."""
-    return SamplingDistribution(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
+    return SamplingDistribution(**vars(settings))
 
 
 def _check_tree(method: MethodSettings, codes: int) -> None:

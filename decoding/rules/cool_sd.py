@@ -9,7 +9,6 @@ that were read, so here it begins at delta and stays at 1 where it would fall be
 import math
 
 import numpy as np
-from torch import Tensor
 
 from decoding.noise import HostNoise
 from decoding.rules import CoolSettings
@@ -25,18 +24,15 @@ class CoolSd(Walk):
     lossless = False
     reads_distributions = True
 
-    def __init__(self, settings: CoolSettings, nearest: Tensor | None = None):
+    def __init__(self, settings: CoolSettings):
         self.settings = settings
 
     def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         depth = tree.depths[node]
         factor = max(1.0, self.settings.delta * math.exp(-FALL * depth))
         p = tree.p(node)
-        drawn: list[int] = []
-        for child in tree.children[node]:
-            token, q = tree.tokens[child], tree.q(node, drawn)
+        for child, token, q in tree.draws(node):
             if noise.accept(depth, token) * q[token] < factor * p[token]:
                 return child, p
             p = normalised(np.maximum(p - np.minimum(q, factor * p), 0))
-            drawn.append(token)
         return None, p

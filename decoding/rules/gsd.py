@@ -1,7 +1,6 @@
 """Grouped speculative decoding: judges a draft together with similar tokens (arXiv 2508.07747)."""
 
 import numpy as np
-from torch import Tensor
 
 from decoding.rules import GsdSettings
 from decoding.verifiers.host import Array
@@ -20,7 +19,7 @@ class Gsd(Sampled):
     name = "gsd"
     lossless = False
 
-    def __init__(self, settings: GsdSettings, nearest: Tensor | None = None):
+    def __init__(self, settings: GsdSettings):
         self.settings = settings
 
     def masses(self, p: Array, q: Array, token: int) -> tuple[float, float]:

@@ -26,17 +26,11 @@ class PathExplore(HostRule):
 
     def _accepted(self, tree: ImageTree, node: int, noise: HostNoise) -> list[int]:
         """Return a node and those of its descendants whose whole paths are accepted."""
-        accepted = [node]
-        if not tree.children[node]:
-            return accepted
-        p = tree.p(node)
-        drawn: list[int] = []
-        for child in tree.children[node]:
-            token, q = tree.tokens[child], tree.q(node, drawn)
+        accepted, p = [node], tree.p(node)
+        for child, token, q in tree.draws(node):
             # a refused position is judged again in a later round: numbers are the round's own
             if noise.accept(0, child) * q[token] < self.mass(tree, child, p):
                 accepted += self._accepted(tree, child, noise)
-            drawn.append(token)
         return accepted
 
     def mass(self, tree: ImageTree, node: int, p: Array) -> float:

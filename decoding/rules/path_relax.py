@@ -3,8 +3,6 @@
 To p(x) it adds a share of the mean probability of the other paths' drafts at that position.
 """
 
-from torch import Tensor
-
 from decoding.rules import PathSettings
 from decoding.rules.path_explore import PathExplore
 from decoding.verifiers.host import Array, ImageTree
@@ -15,7 +13,7 @@ class PathRelax(PathExplore):
 
     name = "path_relax"
 
-    def __init__(self, settings: PathSettings, nearest: Tensor | None = None):
+    def __init__(self, settings: PathSettings):
         self.settings = settings
 
     def mass(self, tree: ImageTree, node: int, p: Array) -> float:

@@ -26,13 +26,10 @@ class SjdPac(HostRule):
             if tree.depths[node] > tree.depths[last]:
                 last = node
             p = tree.p(node)
-            drawn: list[int] = []
-            for child in tree.children[node]:
-                token, q = tree.tokens[child], tree.q(node, drawn)
+            for child, token, q in tree.draws(node):
                 # other paths' numbers: a refused position is judged again in a later round
                 if noise.accept(0, child) * q[token] < p[token]:
                     pending.append(child)
                 p = residual(p, q)
-                drawn.append(token)
             left[node] = p
         return tree.path_to(last), left[last]

@@ -36,14 +36,11 @@ class Traversal(HostRule):
         weight: p of the node.
         """
         p = tree.p(node)
-        drawn: list[int] = []
-        for child in tree.children[node]:
-            token, q = tree.tokens[child], tree.q(node, drawn)
+        for child, token, q in tree.draws(node):
             chance = min(weight * p[token] / max(q[token], TINY), 1.0)
             if accepted := self._accepted(tree, child, chance, noise):
                 return accepted
             weight, p = self.refuse(weight, p, q)
-            drawn.append(token)
         # a refused position is judged again in a later round: numbers are the round's own
         if node == 0 or noise.accept(0, node) < weight:
             return node, p

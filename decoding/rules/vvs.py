@@ -20,7 +20,7 @@ class Vvs(Rejection):
     name = "vvs"
     lossless = False
 
-    def __init__(self, settings: VvsSettings, nearest: object = None):
+    def __init__(self, settings: VvsSettings):
         self.settings = settings
 
     def judge(self, tree: ImageTree, noise: HostNoise) -> tuple[list[int], Array]:

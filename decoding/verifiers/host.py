@@ -5,7 +5,7 @@ GPU every one of its steps would be a launch for all children and all images; on
 loop over small arrays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,13 @@ class ImageTree:
         rest = self.log_q[node].copy()
         rest[list(drawn)] = -np.inf
         return softmax(rest) if rest.max() > -np.inf else np.zeros(len(rest))
+
+    def draws(self, node: int) -> Iterator[tuple[int, int, Array]]:
+        """Yield a node's children, their tokens and the q that each was drawn from, in turn."""
+        drawn: list[int] = []
+        for child in self.children[node]:
+            yield child, self.tokens[child], self.q(node, drawn)
+            drawn.append(self.tokens[child])
 
     def path_to(self, node: int) -> list[int]:
         """Return the nodes from the root to a node."""

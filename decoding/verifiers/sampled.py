@@ -16,15 +16,12 @@ class Sampled(Walk):
 
     def choose_child(self, tree: ImageTree, node: int, noise: HostNoise) -> Choice:
         p = tree.p(node)
-        drawn: list[int] = []
-        for child in tree.children[node]:
-            token, q = tree.tokens[child], tree.q(node, drawn)
+        for child, token, q in tree.draws(node):
             p_mass, q_mass = self.masses(p, q, token)
             # a product, because q is 0 where an earlier sibling had the same token
             if noise.accept(tree.depths[node], token) * q_mass < p_mass:
                 return child, p
             p = residual(p, q)
-            drawn.append(token)
         return None, p
 
     def masses(self, p: Array, q: Array, token: int) -> tuple[float, float]:

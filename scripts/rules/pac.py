@@ -78,10 +78,9 @@ class PacDrafter(JacobiDrafter):
 
     def redrawn(self, tree: ImageTree, node: int, numbers: list[float]) -> list[int]:
         """Return the next drafts of the position after a node; there may be less than `width`."""
-        p, tokens = tree.p(node), [tree.tokens[child] for child in tree.children[node]]
-        left, drafts = p, list[int]()
-        for rank, token in enumerate(tokens):
-            q = tree.q(node, tokens[:rank])
+        p, drafts = tree.p(node), list[int]()
+        left = p
+        for rank, (_, token, q) in enumerate(tree.draws(node)):
             judged = rank == 0 or self.repaired
             accepted = judged and numbers[rank] * q[token] < left[token]
             left = residual(left, q)

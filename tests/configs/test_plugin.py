@@ -37,7 +37,7 @@ class Numbers(Settings, prefix="strict_", group="Strict"):
 class Strict(Exact):
     name = "strict"
 
-    def __init__(self, settings, nearest):
+    def __init__(self, settings):
         self.settings = settings
 
 
