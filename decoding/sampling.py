@@ -1,17 +1,16 @@
-"""The sampling distribution: the only place that computes guidance, temperature, top-k, top-p."""
+"""The sampling distribution: the only place that knows guidance, temperature, top-k and top-p."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from configs.model import SamplingSettings
 from support.compiler import fused
 from support.kernels import replaceable
 
 
 @dataclass(frozen=True)
-class SamplingDistribution(SamplingSettings):
+class SamplingDistribution:
     """Turns logits of image codes into log-probabilities, in fp32 or better.
 
     The order is that of the field's baselines: guidance, temperature, top-k (ties are kept), top-p
@@ -19,7 +18,19 @@ class SamplingDistribution(SamplingSettings):
     cut by top-p first, so with top-p below 1 its own two distributions differ. At temperature 0 it
     is the softmax of the guided logits without cuts, and tokens are chosen by argmax. Target and
     drafter use the same one.
+
+    cfg: guidance scale; 1 means no guidance. top_k: 0 means no cut.
     """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    cfg: float = 3.0
+
+    @property
+    def guidance(self) -> int:
+        """Rows per image: 2 with classifier-free guidance, 1 without (cfg = 1)."""
+        return 1 if self.cfg == 1 else 2
 
     @property
     def greedy(self) -> bool:

@@ -28,7 +28,7 @@ DISTRIBUTIONS = [
     SamplingDistribution(temperature=0.7, cfg=1),
     SamplingDistribution(top_k=20),
     SamplingDistribution(top_p=0.8),
-    SamplingDistribution(temperature=1.3, top_k=30, top_p=0.6, cfg=0.5),
+    SamplingDistribution(temperature=1.3, top_k=30, top_p=0.6, cfg=0),
     SamplingDistribution(top_k=1),
     SamplingDistribution(top_k=100, top_p=1e-9),
 ]
