@@ -151,6 +151,12 @@ class ImageGrid:
     preview: tuple[int, int] | None = None
 
     @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return rows and columns of the small grid, if there is one, and of this one."""
+        small = () if self.preview is None else (self.preview,)
+        return [*small, (self.rows, self.columns)]
+
+    @property
     def first(self) -> int:
         """Return the tokens before this grid, those of the small one."""
         return 0 if self.preview is None else self.preview[0] * self.preview[1]
@@ -160,13 +166,12 @@ class ImageGrid:
         return self.first + self.rows * self.columns
 
     def __str__(self) -> str:
-        small = "" if self.preview is None else f"{self.preview[0]} x {self.preview[1]} + "
-        return f"{small}{self.rows} x {self.columns}"
+        return " + ".join(f"{rows} x {columns}" for rows, columns in self.sizes)
 
     @property
     def widest(self) -> int:
         """Return the columns of the wider grid."""
-        return self.columns if self.preview is None else max(self.columns, self.preview[1])
+        return max(columns for _, columns in self.sizes)
 
     def around(self, position: Place) -> tuple[Place | int, Place | int]:
         """Return columns and first token of the grid that an image token is in."""

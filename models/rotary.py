@@ -105,7 +105,7 @@ class RotaryGrids(Rotary):
         # (room, 3): in a text time, row and column are the same number
         text = torch.arange(grid.tokens - self.max_positions, 0)[:, None].expand(-1, 3)
         numbers, begin = [text], 0
-        for rows, columns in filter(None, (grid.preview, (grid.rows, grid.columns))):
+        for rows, columns in grid.sizes:
             cells = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
             numbers.append(begin + F.pad(cells, (1, 0)))  # time, row, column
             begin += max(rows, columns)

@@ -57,8 +57,7 @@ class Measurement:
     @property
     def in_parts(self) -> bool:
         """Whether the parts of every round were timed; those of a replayed one are not."""
-        timed = self.calls.get("target_forward")
-        return self.calls.get("round", timed) == timed  # earlier versions did not count rounds
+        return self.calls.get("round") == self.calls.get("target_forward")
 
     def milliseconds(self, *names: str) -> float | None:
         """Return the mean milliseconds of a forward pass timed in these parts; None without one."""

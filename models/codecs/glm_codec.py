@@ -71,7 +71,7 @@ class GlmVision:
         """Pixels (height, width, 3) -> codes (tokens,)."""
         pixels, patch = pixels.to(self.device).permute(2, 0, 1)[None].float(), self.downsampling
         codes = []
-        for rows, columns in filter(None, (self.grid.preview, (self.grid.rows, self.grid.columns))):
+        for rows, columns in self.grid.sizes:
             size = rows * patch, columns * patch
             small = F.interpolate(pixels, size, mode="bicubic", antialias=True)
             # As transformers does with uint8: bicubic interpolation overshoots 0 and 255.

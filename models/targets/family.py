@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from configs.fields import refusing
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec, Fit
+from models.codecs.palette import Palette
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
 from models.files.network import KeyMap, Network, fitting_config
@@ -101,8 +102,8 @@ class Family(ABC):
         """Return where the image tokenizer's weights are."""
         raise NotImplementedError
 
-    def tokenizer(self, folder: Path, options: TargetOptions) -> ImageTokenizer:
-        """Return the image tokenizer in `image_files`."""
+    def tokenizer(self, folder: Path, options: TargetOptions) -> ImageTokenizer | Palette:
+        """Return the image tokenizer, by default that in `image_files`."""
         return self.image_files(folder, options).load(options.device)
 
     def images(self, folder: Path, options: TargetOptions) -> "Images":
@@ -126,10 +127,6 @@ class Family(ABC):
         """
         return dict(config)
 
-    def pictured(self, folder: Path) -> bool:
-        """Return whether images become pictures; otherwise they stay tokens."""
-        return True
-
     def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
         """Return the transformer of a network whose weights have been read."""
         assert isinstance(network, Transformer), "else a family says which of its parts it is"
@@ -150,7 +147,7 @@ class Family(ABC):
         spec = self._config(folder)[1]
         images, prompts = self._parts(folder, spec, options, self.tokenizer)
         # the row of the caption alone: a negative prompt is no part of the training data
-        count = images.config.n_embed
+        count = prompts.vocab.size
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:

@@ -136,10 +136,8 @@ class GlmPrompts(Prompts):
         return replace(grid, preview=self.sizes.small_grid(grid.rows, grid.columns))
 
     def ids(self, text: str) -> list[int]:
-        words, grid = self.words, self.grid
-        assert grid.preview is not None, "`image_grid` gives it"
-        sizes: list[str | int] = []
-        for rows, columns in ((grid.rows, grid.columns), grid.preview):
+        words, sizes = self.words, list[str | int]()
+        for rows, columns in reversed(self.grid.sizes):
             sizes += [words.begin_size, f"{rows} {columns}", words.end_size]
         return row_ids(
             words.tokenizer, *words.before, text, *words.after, *sizes, words.begin_image
@@ -249,9 +247,6 @@ class GlmImage(Family):
         images = GlmVision(folder, config, prompts.grid, options.device)
         count = _codes(config)
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
-
-    def pictured(self, folder: Path) -> bool:
-        return not lacks_painter(_root(folder))
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         return glm_codebook(folder)

@@ -11,10 +11,9 @@ attention makes of norm(x), where GPT-2 adds to x itself.
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
-from models.codecs.codec import ADM, Codec
+from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.palette import Palette
 from models.files.entries import refuse_entry, require_size
 from models.files.network import KeyMap, Slot
@@ -134,7 +133,7 @@ class ImageGpt(Family):
     def words(self, folder: Path, options: TargetOptions) -> NoWords:
         return NoWords(self._config(folder)[1].vocab - 1)
 
-    def images(self, folder: Path, options: TargetOptions) -> Palette:
+    def tokenizer(self, folder: Path, options: TargetOptions) -> Palette:
         spec, weights = self._config(folder)[1], dict(read_tensors(weight_files(folder), _PALETTE))
         colours, expected = weights.get(_PALETTE), (spec.vocab - 1, 1)
         if colours is None or tuple(colours.shape) != expected:
@@ -146,14 +145,6 @@ class ImageGpt(Family):
         config, spec = self._config(folder)
         return ImageCodes(spec.vocab - 1, config["num_pixels"], 1)
 
-    def codec(self, folder: Path, options: TargetOptions) -> Codec:
-        codes = self.image_codes(folder, options)
-        grid = ImageGrid(codes.side, codes.side)
-        return Codec(self.images(folder, options), grid, codes.count, lambda text: 1, ADM)
-
-    def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
-        return self.images(folder, options).codebook
-
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        palette = self.images(folder, options)
+        palette = self.tokenizer(folder, options)
         return Checked(f"{len(palette.codebook)} greys, a pixel per token")

@@ -212,9 +212,10 @@ class LlamaGen(Family):
         return files
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
-        images, rope = self.tokenizer(folder, options), rope_of(self._config(folder)[1])
+        images, spec = self.tokenizer(folder, options), self._config(folder)[1]
+        rope = rope_of(spec)
         grid = ImageGrid(rope.side, rope.side)
-        return Codec(images, grid, images.config.n_embed, lambda text: rope.condition, self.fit)
+        return Codec(images, grid, spec.vocab, lambda text: rope.condition, self.fit)
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         """Return the latents of the image codes, (codes, width), fp32, as they are stored."""

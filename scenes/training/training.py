@@ -93,8 +93,6 @@ class TrainingRun(ABC):
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""
-        if "module" not in state:
-            raise ValueError("the checkpoint is of an earlier version; delete it to start again")
         self.module.load_state_dict(state["module"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

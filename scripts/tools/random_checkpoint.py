@@ -12,19 +12,14 @@ from scripts.checkpoints.chameleon import LAYERS, anole_config, write_parts
 from scripts.checkpoints.published import Published, Writer
 from support.script import run_script
 
-# model -> module of scripts/checkpoints, of which most need transformers, which loads for seconds
-MODULES = {
+MODELS = [name for name in TARGETS if name != "tiny"]
+# modules of scripts/checkpoints that are not named as the model
+_MODULES = {
     "anole": "chameleon",
     "lumina_mgpt": "chameleon",
     "lumina_mgpt2": "lumina2",
-    "llamagen": "llamagen",
     "llamagen2": "llamagen",
     "janus_pro": "janus",
-    "emu3": "emu3",
-    "emu3_5": "emu3_5",
-    "liquid": "liquid",
-    "glm_image": "glm_image",
-    "image_gpt": "image_gpt",
 }
 SIZES = ("small", "full")
 
@@ -44,8 +39,8 @@ def write(
         scale: 1, 2, 4, 8, 16 or 32: what widths and heads of a full Anole are divided by.
         layers: of a full Anole.
     """
-    if model not in MODULES:
-        refuse("model", model, one_of(MODULES))
+    if model not in MODELS:
+        refuse("model", model, one_of(MODELS))
     if size not in SIZES:
         refuse("size", size, one_of(SIZES))
     if scale not in (1, 2, 4, 8, 16, 32):
@@ -66,7 +61,8 @@ def write(
 
 def writer_of(model: str, size: str) -> Writer:
     """Return what writes a model's files into the target's folder and next to it."""
-    module = import_module(f"scripts.checkpoints.{MODULES[model]}")
+    # here, since most need transformers, which loads for seconds
+    module = import_module(f"scripts.checkpoints.{_MODULES.get(model, model)}")
     return getattr(module, size.upper())[model]
 
 

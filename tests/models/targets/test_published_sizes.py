@@ -29,7 +29,7 @@ from scripts.checkpoints.chameleon import byte_tokenizer
 from scripts.checkpoints.emu3 import old_names
 from scripts.checkpoints.janus import authors_config, authors_state
 from scripts.checkpoints.parts import is_head_norm
-from scripts.tools.random_checkpoint import MODULES, target_folder, writer_of
+from scripts.tools.random_checkpoint import MODELS, target_folder, writer_of
 
 HIDDEN, VOCAB, CODES = 4096, 65536, 8192
 CONFIG = writer_of("anole", "full").config
@@ -277,7 +277,7 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     assert "found no vqgan.safetensors or vqgan.ckpt" in said and META_FILES in said
 
 
-@pytest.mark.parametrize("model", thinned(MODULES))
+@pytest.mark.parametrize("model", thinned(MODELS))
 def test_what_is_written_at_full_size_is_whole(model, tmp_path, monkeypatch) -> None:
     """Tokenizers and codecs have as many ids and codes as the weights, which are hollow here."""
 
