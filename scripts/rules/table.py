@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +56,6 @@ SEEDS = 1_000_000  # apart from those of the controls
 NEAR = torch.tensor([[1, 2], [0, 2], [0, 1], [2, 1]])  # codes, nearest first
 
 
-PUBLISHED: dict[str, float | str] = {
-    "delta": 0.1,
-    "budget": "per_candidate",
-    "residual": "reference",
-}
-
-
 def lantern(**settings: float | str) -> Callable[[], HostRule]:
     """Return what makes LANTERN's rule with one neighbour."""
     numbers = LanternSettings.of(k=1, **settings)
@@ -79,14 +73,18 @@ class Judged:
     proposal: str = "sampled"
     trees: tuple[str, ...] = tuple(TREES)
     repaired: str = ""  # the rule that keeps the distribution
+    sampled: bool = True  # whether whole rounds are sampled: of rules that are the same, of one
 
 
 CHAIN = ("chain",)
 RULES = (
     Judged("EAGLE-1", "EAGLE cb7e084, LANTERN 3a56e45 without LANTERN", "lossless", Sampled),
     Judged("EAGLE-2", "EAGLE cb7e084", "lossless", Rejection, "topk"),
-    Judged("SJD", "b389cfb", "lossless", Sampled, trees=CHAIN),
-    Judged("vLLM, p / q", "vllm/v1/sample/rejection_sampler.py", "lossless", Sampled, trees=CHAIN),
+    Judged("SJD", "b389cfb", "lossless", Sampled, trees=CHAIN, sampled=False),
+    Judged(
+        "vLLM, p / q", "vllm/v1/sample/rejection_sampler.py", "lossless",
+        Sampled, trees=CHAIN, sampled=False,
+    ),
     Judged("block verification", "arXiv 2403.10444", "lossless", BlockVerification),
     Judged("traversal", "arXiv 2505.12398", "lossless", Traversal),
     Judged("SpecTr, k-sequential", "arXiv 2310.15141", "lossless", SpecTr),
@@ -102,7 +100,7 @@ RULES = (
     ),
     Judged(
         "LANTERN, delta 0.1", "LANTERN 3a56e45", "relaxed",
-        lantern(**PUBLISHED), "topk",
+        lantern(delta=0.1, budget="per_candidate", residual="reference"), "topk",
         repaired="EAGLE-2",
     ),
     Judged(
@@ -119,11 +117,11 @@ RULES = (
     ),
     Judged(
         "COOL-SD, delta 2", "arXiv 2601.09212, no code", "relaxed",
-        lambda: CoolSd(CoolSettings(2.0)), repaired="EAGLE-1",
+        lambda: CoolSd(CoolSettings(2.0)), repaired="EAGLE-1", sampled=False,
     ),
     Judged(
         "VVS, a skipped round", "VVS 7790173", "relaxed",
-        lambda: Vvs(VvsSettings(1)), "topk", repaired="EAGLE-2",
+        lambda: Vvs(VvsSettings(1)), "topk", repaired="EAGLE-2", sampled=False,
     ),
     Judged(
         "VVS, one round in five", "VVS 7790173", "relaxed",
@@ -237,27 +235,11 @@ def judged(name: str, source: str, claims: str, distance: Distance, repaired: st
 
 def sampled_cells() -> Iterator[Cell]:
     """Whole rounds of every rule, lossless or not."""
-    for tree in ("chain", "three levels"):
-        for q in ("near", "blind"):
-            for name, proposal, rule in (
-                ("the target's own sample", "topk", Exact()),
-                ("the target's own sample", "coupled", Exact()),
-                ("EAGLE-2", "topk", Rejection()),
-                ("EAGLE-1, SJD, vLLM", "sampled", Sampled()),
-                ("SpecTr", "sampled", SpecTr()),
-                ("block verification", "sampled", BlockVerification()),
-                ("traversal", "sampled", Traversal()),
-                ("SJD-PAC", "sampled", SjdPac()),
-                ("PathExplore", "sampled", PathExplore()),
-                ("PathRelax", "sampled", PathRelax(PathSettings())),
-                ("GSD", "sampled", Gsd(GsdSettings(reach=2, gap=0.3))),
-                ("LANTERN", "topk", lantern(**PUBLISHED)()),
-                ("LANTERN, shared and exact", "topk", lantern(delta=0.1)()),
-                ("LANTERN++", "sampled", lantern(delta=5.0, residual="reference")()),
-                ("COOL-SD", "sampled", CoolSd(CoolSettings())),
-                ("VVS", "topk", Vvs(VvsSettings())),
-            ):
-                yield Cell(name, proposal, tree, q, rule)
+    own = [("the target's own sample", proposal, Exact()) for proposal in ("topk", "coupled")]
+    judged = [(entry.name, entry.proposal, entry.rule()) for entry in RULES if entry.sampled]
+    for tree, q in product(("chain", "three levels"), ("near", "blind")):
+        for name, proposal, rule in (*own, *judged):
+            yield Cell(name, proposal, tree, q, rule)
 
 
 def sample_rules(images: int) -> Iterator[dict]:
@@ -286,13 +268,7 @@ def false_alarms(runs: int, controlled: int, images: int = 200) -> dict:
 
     controlled: images of each planted fault; 0: none of them.
     """
-    right: tuple[HostRule, ...] = (
-        Sampled(),
-        Rejection(),
-        SpecTr(),
-        BlockVerification(),
-        Traversal(),
-    )
+    right = Sampled(), Rejection(), SpecTr(), BlockVerification(), Traversal()
     proposed = [(rule, "sampled" if rule.reads_distributions else "topk") for rule in right]
     worst = 0.0
     for law in range(1, runs // len(right) + 1):
