@@ -1,1 +1,1 @@
-"""What tree policies bring: rounds without the target's passes, and the tables made of them."""
+"""What tree policies bring: the tables of traced runs."""

@@ -1,4 +1,4 @@
-"""Rounds without the target's passes are the engine's; traced rounds have their own prices."""
+"""Traced rounds have their own prices, and trees of their sizes are replayed."""
 
 import json
 from dataclasses import replace
@@ -11,24 +11,6 @@ from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import Job
 from scripts.gpu.traces import RecordedTrees, TracedRun, read_trace
-from scripts.trees import measure
-from scripts.trees.foretold import foretell, foretold_rounds
-
-JOBS = [Job(str(number), "word " * number, 7 + number) for number in range(3)]
-METHODS = {
-    "adt": {"nodes": 9, "proposal": "topk"},
-    "eagle2": {"depth": 3, "width": 4, "nodes": 9},
-    "static": {"tree": "chain"},
-}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_foretold_rounds_are_the_engines(session, name) -> None:
-    method = MethodSettings.of({"method": name} | METHODS[name])
-    rounds = list(foretold_rounds(session, method, foretell(session, JOBS, 2), JOBS))
-    engine = session.open_engine(method, images=1)
-    assert rounds == [line for step in engine.generate(JOBS) for line in step.rounds]
-    assert max(line.accepted for line in rounds) > 0
 
 
 def traced(method: MethodSettings, *images: list[tuple[int, int]]) -> TracedRun:
@@ -79,17 +61,3 @@ def test_traces_without_a_price_are_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_text("")
     with pytest.raises(SettingsError, match="jacobi"):
         read_trace(str(tmp_path))
-
-
-def test_an_image_whose_trace_a_kill_has_cut_is_traced_again(session, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "open_session", lambda _: session)
-
-    def trace() -> Path:
-        measure.measure_trees(output=str(tmp_path), slice="0-3", rows="eagle2_d5")
-        (found,) = tmp_path.rglob("trace.jsonl")
-        return found
-
-    whole = trace().read_bytes()
-    for cut in (30, len(whole) // 2):
-        trace().write_bytes(whole[:-cut])
-        assert trace().read_bytes() == whole
