@@ -22,7 +22,7 @@ from decoding.sampling import SamplingDistribution
 from decoding.stopwatch import Stopwatch
 from decoding.tree import GrowingTree, hidden_at, rows_at
 from drafters.drafting import Drafting
-from models.base import Context, ImageGrid, Layers, PromptRows, TransformerSpec
+from models.base import Context, Layers, PromptRows, TransformerSpec
 from models.cpu.linear import Linear
 from models.target import TargetModel
 from models.transformer import Blocks, Embedding
@@ -82,13 +82,6 @@ def side_by_side(embedding: Tensor, ids: Tensor, features: Tensor) -> Tensor:
     return torch.cat([F.embedding(ids, embedding), features], -1)
 
 
-def drafted_slots(largest: TreeShape, grid: ImageGrid) -> int:
-    """Return the cache slots that a head drafts in a round, for trees up to this size."""
-    below_root = max(largest.depth - 1, 0) * largest.width
-    # also the root's row end is drafted
-    return below_root if grid.row_end is None else 2 * below_root + 1
-
-
 @dataclass(frozen=True)
 class ExpandedNodes:
     """The head's outputs at the expanded nodes of a level."""
@@ -120,7 +113,9 @@ class EagleDrafter(TreeDrafter):
         self.head, self.target, self.distribution = head, target, distribution
         self.largest, self.reads = largest, head.spec.target_layers
         self.dtype = torch.promote_types(target.dtype, torch.float32)  # bf16 would tie scores
-        self.room = drafted_slots(largest, target.grid)  # slots drafted in a round
+        below_root = max(largest.depth - 1, 0) * largest.width
+        # slots drafted in a round; of row ends, also the root's
+        self.room = below_root if target.grid.row_end is None else 2 * below_root + 1
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
         self.watch = watch

@@ -29,11 +29,6 @@ def kept_rows(grid: ImageGrid, reach: int) -> int:
     return grid.widest + reach + 1
 
 
-def table_shape(images: int, grid: ImageGrid, codes: int, reach: int) -> tuple[int, int, int]:
-    """Return the shape of the table of predictions; reach: the greatest depth of a node."""
-    return images, kept_rows(grid, reach) + _SPARE_ROWS, codes
-
-
 class JacobiDrafter(ChainDrafter):
     """Remembers the target's latest prediction at every position of an image.
 
@@ -54,7 +49,7 @@ class JacobiDrafter(ChainDrafter):
         self.rows = kept_rows(self.grid, largest.reach)
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
-        size = table_shape(images, self.grid, self.codes, self.largest.reach)
+        size = images, self.rows + _SPARE_ROWS, self.codes
         uniform = -math.log(self.codes)
         self.log_p = torch.full(size, uniform, dtype=self.dtype, device=self.device)
         # (images, 1) the last position with a prediction; position 0 has none
