@@ -235,10 +235,12 @@ def judged(name: str, source: str, claims: str, distance: Distance, repaired: st
 
 def sampled_cells() -> Iterator[Cell]:
     """Whole rounds of every rule, lossless or not."""
-    own = [("the target's own sample", proposal, Exact()) for proposal in ("topk", "coupled")]
-    judged = [(entry.name, entry.proposal, entry.rule()) for entry in RULES if entry.sampled]
+    rules: list[tuple[str, str, Verifier]] = [
+        *(("the target's own sample", proposal, Exact()) for proposal in ("topk", "coupled")),
+        *((entry.name, entry.proposal, entry.rule()) for entry in RULES if entry.sampled),
+    ]
     for tree, q in product(("chain", "three levels"), ("near", "blind")):
-        for name, proposal, rule in (*own, *judged):
+        for name, proposal, rule in rules:
             yield Cell(name, proposal, tree, q, rule)
 
 
