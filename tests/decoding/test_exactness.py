@@ -1,4 +1,7 @@
-"""Every lossless rule, proposal and kind of tree that the settings allow; `-s`: the table."""
+"""Every lossless rule, proposal and kind of tree that the settings allow; `-s`: the table.
+
+`scripts.rules.whole_rounds` makes the stored table with four times as many images as here.
+"""
 
 import json
 from collections.abc import Iterable
@@ -9,7 +12,7 @@ from browser import ALL, thinned
 from configs.schema import ROOT
 from scripts.rules.whole_rounds import CONTROLS, Cell, cells, names, outcome, row
 
-IMAGES = 200_000 if ALL else 4_000
+IMAGES = 50_000 if ALL else 4_000
 # With few images one drafter a tree, which shows the most faults, and no tree that is a part of
 # another one: "three levels" holds siblings and cousins. A third of what is left, since every rule
 # is enumerated on every tree as well.
