@@ -18,6 +18,7 @@ from decoding.seeds import image_seed
 from models.target import TargetModel
 from runs.prompts import PromptItem
 from runs.session import Session
+from support.stops import stops
 from support.wording import first_of
 
 
@@ -29,6 +30,7 @@ class Drawn:
     pixels: np.ndarray  # (height, width, 3), uint8
     seconds_decode: float
     cpu_seconds: float  # of all threads, the image's share of its rounds
+    stopped_seconds: float  # likewise, of rounds in which the process was stopped for a while
     pictured: bool  # whether the pixels are a picture, not only tokens
 
 
@@ -63,24 +65,29 @@ def draw(
 def _steps(
     target: TargetModel, steps: Iterator[StepStats[FinishedImage]]
 ) -> Iterator[StepStats[Drawn]]:
-    spent: dict[str, float] = defaultdict(float)  # CPU seconds by image
+    # by image: CPU seconds, and seconds of rounds in which the process was stopped
+    spent: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     while True:
-        before = time.process_time()
+        stopped, began, before = stops(), time.perf_counter(), time.process_time()
         if (step := next(steps, None)) is None:
             return
-        share = (time.process_time() - before) / max(len(step.rounds), 1)
+        count = max(len(step.rounds), 1)
+        share = (time.process_time() - before) / count
+        pause = (time.perf_counter() - began) / count if stops() > stopped else 0.0
         for stats in step.rounds:
-            spent[stats.id] += share
-        finished = (_drawn(target, image, spent.pop(image.job.id, 0.0)) for image in step.finished)
+            cpu, paused = spent[stats.id]
+            spent[stats.id] = cpu + share, paused + pause
+        finished = (_drawn(target, image, *spent.pop(image.job.id)) for image in step.finished)
         yield StepStats(step.rounds, tuple(finished))
 
 
-def _drawn(target: TargetModel, image: FinishedImage, cpu_seconds: float) -> Drawn:
+def _drawn(target: TargetModel, image: FinishedImage, cpu: float, stopped: float) -> Drawn:
     started = time.perf_counter()
     job = image.job
     with current(target.device):
         pixels = np.asarray(target.picture(image.codes, job.prompt, job.seed))
-    return Drawn(image, pixels, time.perf_counter() - started, cpu_seconds, target.pictured)
+    seconds = time.perf_counter() - started
+    return Drawn(image, pixels, seconds, cpu, stopped, target.pictured)
 
 
 def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> None:

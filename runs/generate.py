@@ -23,6 +23,7 @@ from support.json_lines import Line
 from support.output import printed_unless_saved, remark
 from support.processes import ALONE, Processes, launched
 from support.progress import DecodingProgress, plural
+from support.stops import count_stops
 
 if TYPE_CHECKING:  # these import torch
     from runs.drawing import Drawn
@@ -143,6 +144,7 @@ def _make(
     # Before `begin`: if a prompt is too long, the error comes while the folder is untouched.
     steps = draw(session, [jobs[item.id] for item in missing])
     folder.begin(session.hardware())
+    count_stops()
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
     progress.begin(session.target.grid.tokens)
@@ -178,6 +180,7 @@ def _record(settings: RunSettings, drawn: "Drawn") -> Line:
         **{name: getattr(image, name) for name in _MEASURES},
         "seconds_decode": drawn.seconds_decode,
         "cpu_seconds": drawn.cpu_seconds,
+        **({"stopped_seconds": drawn.stopped_seconds} if drawn.stopped_seconds else {}),
         "tokens_sha256": hashlib.sha256(codes.astype("<i4").tobytes()).hexdigest(),
         **({} if drawn.pictured else {"pixels": TOKENS}),
     }

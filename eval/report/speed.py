@@ -11,7 +11,7 @@ from configs.model import TIMED
 from eval.metrics.intervals import Estimate, paired_ratio
 from eval.report.run import Key, Run
 from runs.made_of import BESIDE
-from runs.measure import disagreement, exceeds_tau, inconclusive, waiting
+from runs.measure import BUSY, disagreement, exceeds_tau, inconclusive, waiting
 from runs.records import tau
 from support.json_lines import Line
 from support.provenance import differing
@@ -96,7 +96,10 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
 
 
 def _spoilt(run: Run, baseline: Baseline, speedup: float) -> Iterator[str]:
-    """Yield what CPU time says against a speed-up by wall time, as where a process was stopped."""
+    """Yield what speaks against a speed-up by wall time, as where a process was stopped."""
+    for one in {run.name: run, baseline.run.name: baseline.run}.values():
+        if text := _stopped([one.by_image[key] for key in baseline.keys]):
+            yield f"{one.name}: {text}"
     ours, theirs = (_cpu_seconds(one, baseline.keys) for one in (run, baseline.run))
     if ours and (text := waiting(ours[0] / ours[1])):
         yield text
@@ -107,6 +110,16 @@ def _spoilt(run: Run, baseline: Baseline, speedup: float) -> Iterator[str]:
     # many busy threads hide a wait of some of them, or of all for a while
     if ours and ours[0] and (text := disagreement(speedup, theirs[0] / ours[0])):
         yield text
+
+
+def _stopped(images: Sequence[Line]) -> str | None:
+    """Return a warning if a process was stopped for a part of its images' seconds."""
+    seconds = sum(image["seconds"] for image in images)
+    stopped = sum(image.get("stopped_seconds", 0.0) for image in images)
+    if stopped <= (1 - BUSY) * seconds:
+        return None
+    times = f"{stopped:.0f} of {seconds:.0f} s"
+    return f"the process was stopped for up to {times}; generate these images again"
 
 
 def _cpu_seconds(run: Run, keys: Iterable[Key]) -> tuple[float, float] | None:

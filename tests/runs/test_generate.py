@@ -3,6 +3,8 @@
 import hashlib
 import json
 import multiprocessing
+import os
+import signal
 import time
 from dataclasses import replace
 from functools import partial
@@ -75,6 +77,20 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     summary = capsys.readouterr().out.splitlines()[-1]
     assert summary.startswith(f"3 images in {out}/img (3 new): tau 3.75, ")
     assert summary.endswith(" tokens/s")
+
+
+def test_rounds_in_which_the_process_was_stopped_are_told(settings, tmp_path, monkeypatch):
+    step = FakeEngine._step
+
+    def stopped(engine: FakeEngine, active: dict) -> object:
+        if engine.rounds == 2:
+            os.kill(os.getpid(), signal.SIGCONT)  # as the system sends after Ctrl-Z
+        return step(engine, active)
+
+    monkeypatch.setattr(FakeEngine, "_step", stopped)
+    make(settings(num_images=3))  # two at a time
+    records, _, _ = content(tmp_path / "out")
+    assert [record.get("stopped_seconds", 0) > 0 for record in records.values()] == [1, 1, 0]
 
 
 def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):

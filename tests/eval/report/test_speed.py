@@ -207,6 +207,22 @@ def test_time_that_was_not_decoding_marks_a_speed_up(make, plain, spent, gpu, sh
     assert cells_of(row)["sequential speed-up"].endswith(" (!)") is bool(share)
 
 
+@pytest.mark.parametrize(("seconds", "marked"), [(0.09, False), (0.3, True)])
+@pytest.mark.parametrize("which", ["adt", "plain"])
+def test_a_process_that_was_stopped_marks_a_speed_up_on_any_device(
+    make, seconds, marked, which
+) -> None:
+    pauses = {which: {"stopped_seconds": seconds}}
+    runs = [
+        make("adt", {"method": "adt"}, **FASTER | pauses.get("adt", {})),
+        make("plain", **pauses.get("plain", {})),
+    ]
+    gpu = {"hardware": {"gpu": "H100"}}
+    row = row_of(*(replace(run, manifest=run.manifest | gpu) for run in runs))
+    said = [text for text in row.warnings if text.startswith(f"{which}: the process was stopped")]
+    assert len(said) == row.spoilt == marked
+
+
 @pytest.mark.parametrize(("spent", "said"), [((8.0, 4.0), 0), ((16.0, 4.0), 1)])
 def test_many_threads_hide_no_pause(make, spent, said) -> None:
     """A process with eight threads that was stopped half of the time had the CPU for 400 %."""
