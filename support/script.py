@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import get_type_hints
 
 import fire
-from fire.decorators import SetParseFns
+from fire.decorators import SetParseFn, SetParseFns
+from fire.parser import DefaultParseValue
 
 from configs.fields import mismatch, one_of
 from support.border import run_guarded
@@ -25,8 +26,10 @@ def run_script(function: Callable[..., None]) -> None:
 
     def run() -> None:
         _check_flags(function, sys.argv[1:])
-        texts = {name: str for name, kind in get_type_hints(function).items() if kind in _TEXTS}
-        fire.Fire(SetParseFns(**texts)(function))
+        kinds = get_type_hints(function)
+        others = {name: DefaultParseValue for name, kind in kinds.items() if kind not in _TEXTS}
+        # the default, since it also holds for what `*folders` takes
+        fire.Fire(SetParseFn(str)(SetParseFns(**others)(function)))
 
     if code := run_guarded(run, refusals=ValueError):
         sys.exit(code)

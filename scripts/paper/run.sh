@@ -30,18 +30,19 @@ read -ra flags <<<"${FLAGS:-}"
 read -ra judging <<<"${EVALUATE:-}"
 batch=(); [ -z "${BATCH:-}" ] || batch=(--batch_size "$BATCH")
 case $prompts,${FLAGS:-} in *prompt[_-]file*) ;; MSCOCO2017Val,* | PartiPrompts,*) bash scripts/get_prompts.sh "$prompts" ;; esac
+listed() { case $1 in *[,\"]*) printf '"%s"' "${1//\"/\"\"}" ;; *) printf %s "$1" ;; esac; } # a path in a list of paths
 if [ -n "${DRAFTER:-}" ]; then # in a recipe, since only rows with a drafter take it from there
-  mkdir -p "$OUT" && echo "drafter_path: $DRAFTER" >"$OUT/drafter.yaml"
-  model+=,$OUT/drafter.yaml
+  quote="'" && mkdir -p "$OUT" && echo "drafter_path: '${DRAFTER//$quote/$quote$quote}'" >"$OUT/drafter.yaml"
+  model+=,$(listed "$OUT/drafter.yaml")
 fi
 file_of() { local row=configs/paper/${1//-/_}.yaml; [ -e "$row" ] && echo "$row" || echo "$1"; }
-for row in $METHODS; do entries+=,$(file_of "$row"); done
+for row in $METHODS; do entries+=,$(listed "$(file_of "$row")"); done
 twice=$(for row in $METHODS; do basename "$row" .yaml; done | sort | uniq -d)
 [ -z "$twice" ] || { echo "error: METHODS: expected rows of different names, got" $twice twice >&2; exit 2; }
 
 images() { # images ROW TEMPERATURE WORDS...: a row's images
   local file; file=$(file_of "$1")
-  case $file in *.y*ml) set -- "$@" --config "$file,$model" ;; *) set -- "$@" --config "$model" --method "$1" ;; esac
+  case $file in *.y*ml) set -- "$@" --config "$(listed "$file"),$model" ;; *) set -- "$@" --config "$model" --method "$1" ;; esac
   "$PY" main.py generate_images --prompt "$prompts" --num_images "${IMAGES:-100}" --temperature "$2" \
     --output_dir "$OUT/T$2/$(basename "$1" .yaml)" "${flags[@]}" "${batch[@]}" "${@:3}"
 }
@@ -64,11 +65,11 @@ table() { # table TEMPERATURE WORDS...: the speed of all rows, then their images
 for temperature in $TEMPERATURES; do table "$temperature" --dry_run; done
 first=${METHODS%% *} temperature=${TEMPERATURES%% *} # a first image, to ask evaluate about its flags
 IMAGES=1 images "$first" "$temperature"
-"$PY" main.py evaluate --output_dir "$OUT/T$temperature/$(basename "$first" .yaml)" "${judging[@]}" --dry_run
+"$PY" main.py evaluate --output_dir "$(listed "$OUT/T$temperature/$(basename "$first" .yaml)")" "${judging[@]}" --dry_run
 hours "$first" "$temperature"
 for temperature in $TEMPERATURES; do
   table "$temperature"
-  folders=$(for row in $METHODS; do printf ',%s' "$OUT/T$temperature/$(basename "$row" .yaml)"; done)
+  folders=$(for row in $METHODS; do printf , && listed "$OUT/T$temperature/$(basename "$row" .yaml)"; done)
   "$PY" main.py evaluate --output_dir "${folders#,}" --report_dir "$OUT/T$temperature/evaluation" "${judging[@]}"
 done
 "$PY" -m scripts.paper.table "$OUT"

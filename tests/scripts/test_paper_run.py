@@ -5,7 +5,7 @@ import json
 import re
 import shlex
 import shutil
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -21,7 +21,8 @@ from small_llamagen import put_llamagen
 
 import main
 from commands import command
-from configs.recipes import read_recipe
+from configs.fields import split_list
+from configs.recipes import read_recipe, read_yaml
 from configs.schema import ROOT
 from runs.generate import run_folder
 from scripts.checkpoints.llamagen import LlamaGenSizes, write_llamagen
@@ -129,6 +130,23 @@ def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     assert not any("--drafter_path" in word for words in found for word in words)
     assert "ar,jacobi" in found[0] and "jacobi" in found[2]
     assert f"configs/emu3.yaml,{tmp_path}/my out/drafter.yaml" in found[0], "one word"
+
+
+def test_names_with_commas_and_quotes_are_one_entry_of_a_list(tmp_path) -> None:
+    recipe, drafter = tmp_path / "my,row.yaml", tmp_path / "it's: a #1 head"
+    recipe.write_text("method: adt\nnodes: 9\n")
+    out = tmp_path / 'so "good", really'
+    given = {"METHODS": f"ar {recipe}", "TEMPERATURES": "1", "OUT": str(out)}
+    found = commands("run.sh emu3 parti", tmp_path, given | {"DRAFTER": str(drafter)})
+    texts = [dict(pairwise(words)) for words in found]
+    assert split_list(texts[0]["--methods"]) == ["ar", str(recipe)]
+    recipes = ["configs/emu3.yaml", str(out / "drafter.yaml")]
+    assert split_list(texts[0]["--config"]) == recipes
+    assert split_list(texts[2]["--config"]) == [str(recipe), *recipes]
+    folders = [str(out / "T1" / name) for name in ("ar", "my,row")]
+    judged = [split_list(text["--output_dir"]) for text in texts if "evaluate" in text]
+    assert judged == [folders[:1], folders]
+    assert read_yaml(str(out / "drafter.yaml"), "config") == {"drafter_path": str(drafter)}
 
 
 def test_images_that_were_made_together_have_the_speed_up_of_their_row(tmp_path) -> None:

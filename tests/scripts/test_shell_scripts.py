@@ -111,6 +111,17 @@ def test_texts_stay_as_typed_and_numbers_are_numbers(monkeypatch, words, found):
     assert len(CALLS) == 1 and found.items() <= CALLS[0].items()
 
 
+def test_names_without_a_flag_stay_as_typed(monkeypatch):
+    CALLS.clear()
+    monkeypatch.setattr("sys.argv", ["script", "a,b", "2024"])
+
+    def of_folders(*folders: str, output: str = "") -> None:
+        CALLS.append({"folders": folders})
+
+    run_script(of_folders)
+    assert CALLS == [{"folders": ("a,b", "2024")}]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
