@@ -36,7 +36,9 @@ from configs.recipes import (
 )
 from configs.rules import Code, loaded
 from configs.targets import TARGETS
+from models.files.folders import LOCAL
 from runs.opening import tell_family
+from support.scope import during
 
 NAMES = (
     "generate_images",
@@ -79,12 +81,13 @@ class Command:
         texts = read_words(words, known)
         recipe, given = values_of(texts, known)
         dry = given.pop("dry_run", False)
-        settings = self.settings(recipe, given)
+        with during(LOCAL, dry):
+            settings = self.settings(recipe, given)
         if "model" in given and "config" not in texts:  # then the recipe is the model's own
             model = given["model"]
             tell_family(model, family_recipe(model, known.flags), given)
         if dry and (plan := self.plan) is not None:
-            return lambda: loaded("runs.plan:show")(loaded(plan)(settings))
+            return lambda: _show(plan, settings)
         return lambda: loaded(self.work)(settings)
 
     def import_plugin(self, words: Sequence[str]) -> None:
@@ -94,6 +97,12 @@ class Command:
             flag, equals, text = word.partition("=")
             if flag == "--plugin" and (equals or not following.startswith("-")):
                 import_plugin(text if equals else following)
+
+
+@during(LOCAL, True)
+def _show(plan: Code, settings: Any) -> None:
+    """Say what a command would do."""
+    loaded("runs.plan:show")(loaded(plan)(settings))
 
 
 def read_words(words: Sequence[str], known: Known) -> dict[str, str]:

@@ -172,6 +172,10 @@ _EMU3_NEGATIVE = (
     "cropped, worst quality, low quality, normal quality, jpeg artifacts, signature, watermark, "
     "username, blurry."
 )
+# of GLM-Image's whole repository, for text and for diffusers' pipeline
+_GLM_PARTS = (
+    "processor", "model_index.json", "scheduler", "text_encoder", "tokenizer", "transformer", "vae",
+)  # fmt: skip
 # digits (mnist) and clothes (fmnist), of github.com/teddykoker/image-gpt
 _IMAGE_GPT = (
     "`curl -fL --create-dirs https://raw.githubusercontent.com/teddykoker/image-gpt/"
@@ -279,7 +283,7 @@ TARGETS = {
         also="; for tokens without pictures, with `--include 'vision_language_encoder/*' "
         "'processor/*'`",
         flags=("target_size",),
-        beside=("processor", "scheduler", "text_encoder", "tokenizer", "transformer", "vae"),
+        beside=_GLM_PARTS,
         # its positions here have room for 2,048 squared
         sizes=ImageSizes(32, 2048, "1024", preview=16),
         painted=True,

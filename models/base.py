@@ -246,4 +246,3 @@ class TargetOptions:
     negative_prompt: str | None = None  # of models whose unconditional row holds one
     text_encoder_path: str | None = None  # folder or hub id, of models with a text encoder
     vq_path: str | None = None  # file of the image tokenizer, of models that have it apart
-    download: bool = True  # whether hub ids may be fetched

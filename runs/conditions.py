@@ -13,16 +13,15 @@ from support.provenance import cpu_name, versions
 _FREE = ("device", "vq_device")  # the machine is named, and pixels are not measured
 
 
-def conditions(settings: EngineSettings, download: bool = True) -> dict[str, object]:
+def conditions(settings: EngineSettings) -> dict[str, object]:
     """Return the settings by flag, the hashes of files, the machine and the versions.
 
-    No weights are loaded. download: whether the snapshot of a hub id may be fetched; a
-    SettingsError without it.
+    No weights are loaded. A SettingsError if the snapshot of a hub id cannot be had.
     """
     flags = (flags_in(EngineSettings) | method_flags()).keys() - set(_FREE)
     given = settings_dict(settings)
     values = {name: given.get(name) for name in sorted(flags)}
-    made = made_of(values, download)
+    made = made_of(values)
     return {
         **values,
         **made.files,

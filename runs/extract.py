@@ -24,7 +24,7 @@ from models.registry import load_codec
 from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
 from runs.generate import refuse_spread, tell_quotes
-from runs.made_of import made_of
+from runs.made_of import Files, files_now, made_of, refuse_changed
 from runs.prompts import PromptItem, numbered, prompt_items
 from runs.samples import sample_captions
 from runs.session import open_session, target_options
@@ -72,16 +72,19 @@ def extract_tokens(
         # one sample of every prompt, then a second one of each, and so on
         several = (replace(item, sample=sample) for sample in count() for item in prompts)
         samples = islice(several, _different_samples(settings, len(prompts)))
+    before = files_now(run.identity())
     with refusing():
         options = target_options(run.engine, torch.float32, pick_device(run.engine.device))
         codec = load_codec(run.engine.model, run.engine.model_path, options)
-    with _opened(settings, _about(settings, codec, prompts), processes, size) as writer:
+    about = _about(settings, codec, prompts)
+    refuse_changed(run.identity(), before)
+    with _opened(settings, about, processes, size) as writer:
         if prompts is None:
             what = f"encoding the images of {settings.data_dir} into {settings.output_dir}"
             with Progress(what, shown=processes.rank == 0) as progress:
                 new = _encode(_missing(pictures, writer, processes), codec, writer, progress)
         else:
-            new = _draw(settings, _missing(samples, writer, processes), codec, writer)
+            new = _draw(settings, _missing(samples, writer, processes), codec, writer, before)
     new = sum(processes.gather(new))
     if processes.rank == 0:
         images, summary = _summary(Path(settings.output_dir), new)
@@ -223,9 +226,16 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
 
 
 def _draw(
-    settings: ExtractionSettings, prompts: Iterable[PromptItem], codec: Codec, writer: ShardWriter
+    settings: ExtractionSettings,
+    prompts: Iterable[PromptItem],
+    codec: Codec,
+    writer: ShardWriter,
+    before: Files,
 ) -> int:
-    """Add the target's own samples; returns how many. The target is loaded if one is missing."""
+    """Add the target's own samples; returns how many. The target is loaded if one is missing.
+
+    before: its files, as `refuse_changed` takes them.
+    """
     fitting, skipped, done = [], 0, len(writer.done)
     for item in prompts:
         try:
@@ -243,6 +253,7 @@ def _draw(
     what += f"; {skipped} skipped" if skipped else ""
     with DecodingProgress(what, len(fitting), shown=writer.rank == 0) as progress:
         engine = open_session(run.engine).open_engine()
+        refuse_changed(run.identity(), before)
         progress.begin(codec.grid.tokens)
         for step in engine.generate(image_jobs(fitting, run.prompts.seed)):
             for image in step.finished:

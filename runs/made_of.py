@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from configs import recipes
-from configs.fields import refusing
+from configs.fields import mismatch, refusing
 from configs.targets import CHAMELEON_TOKENIZER, ROOT, TARGETS
 from models.files.folders import checkpoint_folder, is_hub_id
-from support.provenance import CONTENT, checkpoint_id
+from models.files.identity import checkpoint_id, files_read
+from support.provenance import CONTENT
+from support.wording import first_of
 
 _FOLDERS = ("model_path", "drafter_path", "tokenizer_path", "text_encoder_path", "start_from")
+# size and time of the last change, by file; inodes change on mounts of object stores
+Files = dict[Path, tuple[int, int]]
 BESIDE = " beside --model_path"  # ends of the names of files that no flag names
 
 
@@ -33,33 +37,59 @@ class Made(NamedTuple):
     commits: dict[str, str]  # of hub ids, by flag
 
 
-def made_of(values: Mapping[str, Any], download: bool = True) -> Made:
+def made_of(values: Mapping[str, Any]) -> Made:
     """Return the hashes and commits of what settings name.
 
-    Args:
-        values: settings by flag; `model` and the flags of files matter.
-        download: whether the snapshot of a hub id may be fetched.
-
-    Raises:
-        SettingsError: the snapshot of a hub id is not here and cannot be fetched.
+    values: settings by flag; `model` and the flags of files matter. A SettingsError if the snapshot
+    of a hub id is not here and cannot be fetched.
     """
-    places, commits = {}, {}
+    places = _places(values)
+    commits = {
+        flag: parts[parts.index("snapshots") + 1]
+        for flag in _FOLDERS
+        if flag in places and not Path(values[flag]).is_dir()
+        if "snapshots" in (parts := places[flag].parts)
+    }
+    files = {name: CONTENT + checkpoint_id(path) for name, path in places.items()}
+    files |= {f"plugin {name}": CONTENT + _code_id(name) for name in recipes.PLUGINS}
+    return Made(files, commits)
+
+
+def files_now(values: Mapping[str, Any]) -> Files:
+    """Return the files that settings name, for `refuse_changed` once they have been read."""
+    found: Files = {}
+    for place in _places(values).values():
+        for file in files_read(place) if place.is_dir() else [place]:
+            stat = file.stat()
+            found[file] = stat.st_size, stat.st_mtime_ns
+    return found
+
+
+def refuse_changed(values: Mapping[str, Any], before: Files) -> None:
+    """Refuse files that are no longer those of `before`: which of the two were read is not known.
+
+    values, before: as `files_now` takes and returned them.
+    """
+    now = files_now(values)
+    if changed := [str(file) for file in {**before, **now} if before.get(file) != now.get(file)]:
+        got, expected = "another file meanwhile", "the file that was there when the command began"
+        raise mismatch(first_of(changed), got, expected, "Run the same command again.")
+
+
+def _places(values: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the folders and files that settings name, or that are read with these."""
+    places = {}
     for flag in _FOLDERS:
         given = values.get(flag)
-        if given is None or not (Path(given).is_dir() or is_hub_id(given)):
-            continue
-        with refusing():
-            places[flag] = checkpoint_folder(given, f"--{flag}", download)
-        if not Path(given).is_dir() and "snapshots" in (parts := places[flag].parts):
-            commits[flag] = parts[parts.index("snapshots") + 1]
+        if given is not None and (Path(given).is_dir() or is_hub_id(given)):
+            with refusing():
+                places[flag] = checkpoint_folder(given, f"--{flag}")
     vq_path = Path(values.get("vq_path") or "")
     if vq_path.is_file():
         places["vq_path"] = vq_path
     if (folder := places.get("model_path")) is not None:
         places |= _beside(folder, values)
-    files = {name: CONTENT + checkpoint_id(path) for name, path in places.items()}
-    files |= {f"plugin {name}": CONTENT + _code_id(name) for name in recipes.PLUGINS}
-    return Made(files, commits)
+    return places
 
 
 def _beside(folder: Path, values: Mapping[str, Any]) -> dict[str, Path]:

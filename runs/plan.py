@@ -85,7 +85,7 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
         faults = first_of([f"{finding.name}: {finding.text}" for finding in read])
         advice = "`python main.py inspect` with the same model lists all files."
         raise SettingsError(faults, Flag("model_path", run.model_path), advice=advice)
-    parts, folder = report.together, checkpoint_folder(run.model_path, "--model_path", False)
+    parts, folder = report.together, checkpoint_folder(run.model_path, "--model_path")
     assert parts is not None, "nothing is at fault"
     for lantern in {method.lantern for method in methods if method.lantern is not None}:
         with refusing(Flag("verifier", "lantern")):
@@ -107,7 +107,7 @@ def _is_absent(name: str, path: object) -> bool:
     if not name.endswith("_path") or not isinstance(path, str) or Path(path).exists():
         return False
     try:
-        checkpoint_folder(path, f"--{name}", download=False)
+        checkpoint_folder(path, f"--{name}")
     except ValueError:
         return True
     return False

@@ -21,13 +21,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from PIL import Image
 
 from configs.fields import Flag, SettingsError, Values, mismatch
 from decoding.seeds import image_seed
+from runs.made_of import Made, files_now, made_of, refuse_changed
 from runs.prompts import PromptItem
 from runs.records import (
     IMAGE,
@@ -54,9 +55,6 @@ from support.locks import lock, refuse_others
 from support.processes import ALONE, Processes
 from support.provenance import revision, versions
 from support.wording import differences, first_of
-
-if TYPE_CHECKING:
-    from runs.made_of import Made
 
 _SAME_PROMPTS = "the same list of prompts, --overwrite or another folder"
 _NUMBERED_IMAGE = r"([0-9]{5}|[1-9][0-9]{5,6})_[0-9]{1,5}\.png"  # a camera's have a date
@@ -98,6 +96,7 @@ class RunFolder:
             raise self._error(reason(error), "a writable folder") from error
         try:
             self.processes.agree_on_folder("output_dir", str(self.path), self.path / ".lock")
+            self._files = files_now(self._shared)
             self._read()
             if self.processes.count > 1:  # each may have been started by hand
                 for other in self.processes.gather(self._identity):
@@ -139,7 +138,11 @@ class RunFolder:
             raise self._error(got, _SAME_PROMPTS)
 
     def begin(self, hardware: Line) -> None:
-        """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left."""
+        """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left.
+
+        A SettingsError if a file of the model has changed since the folder was opened.
+        """
+        refuse_changed(self._shared, self._files)
         self.processes.wait()  # everyone has read the folder
         if self.processes.rank == 0:
             self._begin(hardware)
@@ -254,11 +257,9 @@ class RunFolder:
         return self._shared | self._made.files
 
     @cached_property
-    def _made(self) -> "Made":
+    def _made(self) -> Made:
         """What the settings name."""
         # a new folder needs it once the model is loaded, when its files are read anyway
-        from runs.made_of import made_of
-
         return made_of(self._shared)
 
     def _refuse_foreign(self) -> None:

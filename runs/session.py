@@ -149,12 +149,12 @@ def _find_drafter(settings: EngineSettings) -> FoundDrafter:
 
 
 def target_options(
-    settings: EngineSettings, dtype: torch.dtype, device: torch.device, download: bool = True
+    settings: EngineSettings, dtype: torch.dtype, device: torch.device
 ) -> TargetOptions:
     """Return how a target is loaded, with the settings that concern only some targets."""
     names = {f.name for f in fields(TargetOptions)} & {f.name for f in fields(settings)}
     shared = {name: getattr(settings, name) for name in names}
-    return TargetOptions(**shared | {"dtype": dtype, "device": device, "download": download})
+    return TargetOptions(**shared | {"dtype": dtype, "device": device})
 
 
 def open_target(settings: EngineSettings) -> TargetModel:

@@ -26,24 +26,26 @@ from configs.recipes import (
     without,
 )
 from configs.targets import model_place
-from models.files.folders import comes_without_drafter
+from models.files.folders import LOCAL, comes_without_drafter
 from support.durable import files_named
 from support.output import remark
 from support.progress import plural
 from support.provenance import revision
+from support.scope import during
 from support.wording import differences, first_of
 
 UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
 PLACE = Path("outputs/tuned")  # of recipes whose file is not named
 _OURS = r".+_[0-9a-f]{8}\.yaml"  # names there: `tuned_place`; copies have others
 _ELSEWHERE = ("device", "vq_device")  # settings that a recipe leaves to the machine
+_NONE = "none"  # what a recipe says of a setting without a value
 _FIRST = "# The fastest lossless method of a model on a machine; `python main.py tune` wrote it.\n"
 
 
-def tuned_place(settings: EngineSettings, download: bool = True) -> Path:
+def tuned_place(settings: EngineSettings) -> Path:
     """Return the recipe of a model under some conditions, whatever the method and the batch size.
 
-    download: whether the snapshot of a hub id may be fetched; a SettingsError without it.
+    A SettingsError if the snapshot of a hub id cannot be had.
     """
     sampling = settings.sampling
     name = "_".join(
@@ -54,7 +56,7 @@ def tuned_place(settings: EngineSettings, download: bool = True) -> Path:
             f"cfg{sampling.cfg:g}",
         ]
     )
-    text = repr(sorted(_shared(_conditions(settings, download)).items()))
+    text = repr(sorted(_shared(_conditions(settings)).items()))
     return PLACE / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
 
 
@@ -91,12 +93,13 @@ def tuned_recipe(values: Values) -> Tuned | None:
         if "drafter_path" in values and not method.drafted:
             continue
         settings = EngineSettings.of(composed(values, {}, method), method=method)
-        try:
-            here = _conditions(settings, download=False)
-        except SettingsError:  # a hub id without its files here was not tuned here
-            continue
-        if tuned["conditions"].get("model_path") == here["model_path"]:
-            recipes.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
+        with during(LOCAL, True):  # a hub id without its files here was not tuned here
+            try:
+                here = _conditions(settings)
+            except SettingsError:
+                continue
+            if tuned["conditions"].get("model_path") == here["model_path"]:
+                recipes.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
     return min(recipes, key=lambda one: len(one.apart), default=None)
 
 
@@ -182,7 +185,7 @@ def conditions_apart(tuned: Mapping[str, Any], settings: EngineSettings) -> list
     tuned: the part of the recipe that says how it was tuned.
     """
     here, there = _shared(_conditions(settings)), tuned["conditions"]
-    if not settings.method.drafted:
+    if not settings.method.drafted or there.get("drafter_path") == _NONE:
         here.pop("drafter_path", None)
     then, now = (
         {name: texts[name] for name in here.keys() & there.keys()} for texts in (there, here)
@@ -210,11 +213,11 @@ def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
         )
 
 
-def _conditions(settings: EngineSettings, download: bool = True) -> dict[str, str]:
+def _conditions(settings: EngineSettings) -> dict[str, str]:
     """Return conditions as texts, since a recipe's values are read as texts."""
     from runs.conditions import conditions  # imports torch, which most commands need later
 
-    return _texts(conditions(settings, download))
+    return _texts(conditions(settings))
 
 
 def _shared(given: Mapping[str, str]) -> dict[str, str]:
@@ -224,4 +227,4 @@ def _shared(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    return {name: "none" if value is None else str(value) for name, value in given.items()}
+    return {name: _NONE if value is None else str(value) for name, value in given.items()}

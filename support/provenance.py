@@ -1,10 +1,9 @@
-"""Where results come from: versions, revision, identity of checkpoint and run; without torch."""
+"""Where results come from: versions, revision, the code and the processor; without torch."""
 
 import hashlib
 import platform
 import subprocess
 import tomllib
-import zlib
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -15,13 +14,7 @@ from configs.targets import ROOT
 
 _CODE = ("configs", "support", "models", "decoding", "drafters", "runs", "eval/bench")
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
-# Ends of the names of files that a model is read from; others are for people and their systems.
-_READ = (
-    ".json", ".safetensors", ".bin", ".ckpt", ".pt", ".pth", ".model", ".tiktoken", ".yaml",
-    ".jinja", "vision_tokens.txt", "merges.txt", "vocab.txt",
-)  # fmt: skip
 CONTENT = "sha256:"  # before the hash of what a setting names
-_BLOCK, _WHOLE, _EVERY = 1 << 16, 1 << 28, 1 << 23  # bytes
 
 
 def versions() -> dict[str, str | None]:
@@ -75,37 +68,6 @@ def program() -> str:
             if path.suffix in (".py", ".h", ".cpp"):
                 digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def checkpoint_id(path: str | Path) -> str:
-    """Return a hash that tells checkpoints apart: of a file, or of the files in a folder.
-
-    It takes names, sizes and contents; of files above 256 MiB, 64 KiB every 8 MiB. Files of
-    `tokenizer/` and `chameleon/tokenizer/` count; other folders (the drafter), and files that no
-    model is read from, do not.
-    """
-    digest = hashlib.sha256()
-    base, files = Path(path).parent, [Path(path)]
-    if Path(path).is_dir():
-        base, names = Path(path), ("*", "tokenizer/*", "chameleon/tokenizer/*")
-        files = [file for name in names for file in base.glob(name) if file.name.endswith(_READ)]
-    for path in sorted(file for file in files if file.is_file()):
-        stat = path.stat()
-        check = _check_sum(path.resolve(), stat.st_size, stat.st_mtime_ns)
-        digest.update(f"{path.relative_to(base)}:{stat.st_size}:{check:08x}\n".encode())
-    return digest.hexdigest()[:16]
-
-
-@cache  # a command names the same files many times, a sweep once per method
-def _check_sum(path: Path, size: int, changed: int) -> int:
-    """Return a check sum of a file as it was when it was changed last."""
-    check = 0
-    with path.open("rb") as file:
-        # all of 14 GB would take longer than an image; so would SHA-256 of small files
-        for start in range(0, size, _BLOCK if size <= _WHOLE else _EVERY):
-            file.seek(start)
-            check = zlib.crc32(file.read(_BLOCK), check)
-    return check
 
 
 def _git(*arguments: str) -> str | None:

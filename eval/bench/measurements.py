@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from configs.fields import mismatch
+from configs.fields import mismatch, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from decoding.images import FinishedImage, Job
 from eval.bench.table import words_of
 from runs.conditions import conditions
+from runs.made_of import files_now, refuse_changed
 from runs.measure import Measurement
 from support.durable import append_lines
 from support.json_lines import mended_lines, read_lines
@@ -40,14 +41,22 @@ class Measurements:
     def __init__(self, path: Path | None, settings: EngineSettings, planned: bool = False):
         """Read a file.
 
-        settings: of all measurements, apart from the method. planned: fetch and change nothing.
+        settings: of all measurements, apart from the method. planned: change nothing.
         """
-        self.path, self.settings, self.planned = path, settings, planned
+        self.path, self.settings = path, settings
         read = read_lines if planned else mended_lines
         lines = [] if path is None else read(path)
         self.lines = {line["id"]: line for line in lines}  # a later line counts
         self.dates: set[str] = set()  # of the measurements that were made or found
         self._conditions: dict[MethodSettings, Figures] = {}
+        # of the model, which is loaded after this; None: nothing is loaded, or nothing is kept
+        self._files = None if path is None or planned else files_now(settings_dict(settings))
+
+    def of(self, settings: EngineSettings) -> "Measurements":
+        """Return the lines of the same file for other settings of the same loaded model."""
+        other = Measurements(self.path, settings)
+        other._files = self._files
+        return other
 
     def find(self, conditions: Figures) -> Figures | None:
         """Return the line of what was measured under these conditions."""
@@ -102,7 +111,9 @@ class Measurements:
         if method not in self._conditions:
             drafter = self.settings.drafter_path if method.drafted else None
             run = replace(self.settings, method=method, drafter_path=drafter)
-            given = conditions(run, download=not self.planned) | {"program": program()}
+            given = conditions(run) | {"program": program()}
+            if self._files is not None:
+                refuse_changed(settings_dict(self.settings), self._files)
             self._conditions[method] = given
         return self._conditions[method]
 

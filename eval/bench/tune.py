@@ -37,7 +37,7 @@ from runs.plan import Plan
 from runs.prompts import prompt_items
 from runs.recall_fit import fit_numbers
 from runs.session import Session, open_session
-from runs.tuned import recipe_text, tuned_place
+from runs.tuned import conditions_apart, recipe_text, tuned_place
 from support.devices import memory_bytes, pick_device
 from support.durable import make_writable, replace_file
 from support.locks import claim
@@ -45,6 +45,7 @@ from support.output import remark
 from support.processes import refuse_several
 from support.progress import Progress, plural
 from support.tables import NONE, Table, number
+from support.wording import first_of
 
 FIT_IMAGES, SHARE_OF_FIT = 4, 0.2  # images that numbers are fitted to; most of the time for them
 MOST_IMAGES = {"cpu": 8, "cuda": 64}  # at once by default; a few keep a CPU's cores busy
@@ -63,16 +64,21 @@ def run_tune(settings: TuneSettings) -> None:
         _tune(settings, output)
 
 
-def output_of(settings: TuneSettings, download: bool = True) -> Path:
+def output_of(settings: TuneSettings) -> Path:
     """Return the recipe's file: --output, or a place named after model and conditions.
 
-    A SettingsError for a file that `tune` did not write and would replace.
+    A SettingsError for a file that `tune` would replace and did not write under these conditions.
     """
     if settings.output is None:
-        return tuned_place(settings.run.engine, download)
-    output = Path(settings.output)
-    if output.exists() and TUNED not in read_yaml(settings.output, "output"):
-        raise mismatch(Flag("output", output), "another file", "a new file, or one of `tune`")
+        return tuned_place(settings.run.engine)
+    output, expected = Path(settings.output), "a new file, or one of `tune`"
+    if output.exists():
+        tuned = read_yaml(settings.output, "output").get(TUNED)
+        if not (isinstance(tuned, dict) and isinstance(tuned.get("conditions"), dict)):
+            raise mismatch(Flag("output", output), "another file", expected)
+        if apart := conditions_apart(tuned, settings.run.engine):
+            got = f"one under other conditions ({first_of(apart)})"
+            raise mismatch(Flag("output", output), got, f"{expected} under these conditions")
     return output
 
 
@@ -85,13 +91,13 @@ def _tune(settings: TuneSettings, output: Path) -> None:
     run = settings.run.engine
     tries = plural(len(settings.tried), "method")
     with Progress(f"{_words(tries, settings)}; to {output}") as progress:
-        session, kept = open_session(run), Measurements(kept_by(output), run)
+        kept, session = Measurements(kept_by(output), run), open_session(run)
         check_lengths(session.target, prompt_items(settings.run.prompts))
         progress.limit = 60 * settings.minutes
         progress.begin()
         progress.say("fitting numbers")
         tried, numbers = _fitted(settings, session, kept)
-        search = Search(settings, session, progress, kept_by(output))
+        search = Search(settings, session, progress, kept)
         found = search.run(sizes_of(settings), tried)
     rows = [row for batch in found for row in batch.rows.values()]
     dates = {day for batch in found for day in batch.kept.dates}
@@ -182,7 +188,7 @@ class Search:
     settings: TuneSettings
     session: Session
     progress: Progress
-    path: Path  # of the measurements
+    kept: Measurements
 
     def run(self, sizes: Sequence[int], tried: Sequence[MethodSettings]) -> list[Batch]:
         """Return what was measured, by batch size; each has its share of the time.
@@ -212,7 +218,7 @@ class Search:
     def _contest(self, size: int, tried: Sequence[MethodSettings], seconds: float) -> Batch:
         """Return what was measured of methods with so many images at once."""
         run = replace(self.settings.run, engine=replace(self.session.settings, batch_size=size))
-        prompts, kept = partial(jobs_of_turn, run), Measurements(self.path, run.engine)
+        prompts, kept = partial(jobs_of_turn, run), self.kept.of(run.engine)
         warm = partial(_warm, jobs=prompts(0))
         bench = Bench(self.session.with_settings(run.engine), kept, self.progress, warm)
         contest = Contest(bench, prompts, seconds)
@@ -344,7 +350,7 @@ def _words(tried: str, settings: TuneSettings) -> str:
 
 def plan_tune(settings: TuneSettings) -> Plan:
     """Return what `tune` would do."""
-    output = output_of(settings, download=False)
+    output = output_of(settings)
     what = _words("; ".join(map(words_of, settings.tried)), settings)
     what += (
         f", on images of {plural(len(prompt_items(settings.run.prompts)), 'prompt')}; to {output}"

@@ -11,8 +11,9 @@ from torch import Tensor
 from configs.downloads import damage
 from configs.evaluation import SOURCES
 from eval.metrics.base import Unavailable
+from models.files.folders import LOCAL
+from models.files.identity import checkpoint_id
 from models.files.weights import load_pickled
-from support.provenance import checkpoint_id
 
 _OPEN_CLIP_FILES = ["open_clip_config.json", "open_clip_model.safetensors"]
 
@@ -35,6 +36,8 @@ def find_weights(flag: str, path: str) -> Path:
         return Path(path)
     if "/" not in path or path.startswith(("/", ".", "~")) or Path(path.split("/")[0]).exists():
         raise Unavailable(f"--{flag} {path}: no such file or folder; {SOURCES[flag]}")
+    if LOCAL.get():  # what the hub has is known once it has delivered it
+        return Path(path)
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 

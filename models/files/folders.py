@@ -6,6 +6,7 @@ prints what they raise. A hub id's files are known when its snapshot is here.
 
 import re
 import shlex
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ _AUTHORS = ("consolidated*.pth", "*/*/consolidated*.pth")  # Meta's files, and A
 _OTHERS = ("*.h5", "*.msgpack", "*.onnx")  # the same weights for other programs
 _PART = Path(TARGETS["glm_image"].folder).name  # what is read of its whole repository
 _NETWORK = (("config.json", LIGHTNING), WEIGHT_FILES + WEIGHT_INDEXES)
+# Whether hub ids lead only to snapshots that are here, as in a dry run, which fetches nothing.
+LOCAL: ContextVar[bool] = ContextVar("LOCAL", default=False)
 # Snapshots that this process reads, by cache and hub id. The id may lead to another commit between
 # the loading of a file and its hash.
 _READ: dict[tuple[str, str], str] = {}
@@ -56,14 +59,13 @@ class Folder:
         return self.path / name
 
 
-def open_folder(flag: str, given: str, model: str | None, download: bool = True) -> Folder:
+def open_folder(flag: str, given: str, model: str | None) -> Folder:
     """Return the folder that a flag names.
 
     Args:
         flag: without its dashes.
         given: its value, a folder or a hub id.
         model: the value of --model; None where errors need not say where users get the files.
-        download: whether a hub id's snapshot may be fetched.
 
     Raises:
         SettingsError: no folder and no hub id, a file is missing, or another model's files. It says
@@ -72,7 +74,7 @@ def open_folder(flag: str, given: str, model: str | None, download: bool = True)
     """
     if model and not Path(given).is_dir() and not is_hub_id(given):
         raise _no_folder(flag, given, model)
-    folder = checkpoint_folder(given, f"--{flag}", download)
+    folder = checkpoint_folder(given, f"--{flag}")
     for names in _FILES[flag]:
         if not any((folder / name).is_file() for name in names):
             advice = f"Get it: {_source(flag, model)}." if model else ""
@@ -124,13 +126,12 @@ def is_hub_id(path: str) -> bool:
     return is_id and not Path(path).parent.exists()
 
 
-def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
+def checkpoint_folder(path: str, flag: str) -> Path:
     """Return the local folder of a checkpoint: `path` itself, or the snapshot of a hub id.
 
     A process that has read a snapshot stays with it. Of GLM-Image's whole repository it is the part
-    that is read. flag: that named it, for errors.
-    download: whether a snapshot may be fetched; it never is with HF_HUB_OFFLINE. ValueError if path
-    is neither, or a snapshot is not here and cannot be fetched.
+    that is read. flag: that named it, for errors. ValueError if path is neither, or a snapshot is
+    not here and cannot be fetched: with HF_HUB_OFFLINE, or where `LOCAL` holds, it never is.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -142,17 +143,18 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     offline, place = constants.HF_HUB_OFFLINE, (constants.HF_HUB_CACHE, path)
+    local = LOCAL.get()
     try:
         root = _READ.get(place) or snapshot_download(
-            path, local_files_only=offline or not download, ignore_patterns=list(_OTHERS)
+            path, local_files_only=offline or local, ignore_patterns=list(_OTHERS)
         )
-        if download:
+        if not local:
             _READ[place] = root
         return inner_folder(Path(root), _PART)
     except LocalEntryNotFoundError as error:
         if offline:
             why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not"
-        elif not download:
+        elif local:
             why = f"`hf download {path}` fetches it"
         else:
             why = (

@@ -120,7 +120,7 @@ class Chameleon(WithVqgan):
 def tokenizer_folder(options: TargetOptions) -> Path | None:
     """Return the folder of --tokenizer_path; None without that flag."""
     path = options.tokenizer_path
-    return None if path is None else checkpoint_folder(path, "--tokenizer_path", options.download)
+    return None if path is None else checkpoint_folder(path, "--tokenizer_path")
 
 
 class LuminaPrompts(ChameleonPrompts):

@@ -254,7 +254,7 @@ class LlamaGen(Family):
 
 
 def _text_home(options: TargetOptions) -> Path:
-    return checkpoint_folder(settled(options.text_encoder_path), f"--{_TEXT}", options.download)
+    return checkpoint_folder(settled(options.text_encoder_path), f"--{_TEXT}")
 
 
 def refuse_other(

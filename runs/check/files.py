@@ -23,7 +23,7 @@ from drafters.loading import drafter_network
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codebook import how_to_make, load_table, tables
 from models.codecs.peak import META_DEVICE
-from models.files.folders import open_folder
+from models.files.folders import LOCAL, open_folder
 from models.files.network import Network, fitting_spec
 from models.files.weights import TensorInfo, read_config, read_header
 from models.registry import family_of
@@ -34,6 +34,7 @@ from runs.session import DTYPES, target_options
 from support.border import Failure
 from support.extras import install
 from support.progress import plural
+from support.scope import during
 
 C = TypeVar("C", Checked, Together)
 
@@ -66,8 +67,9 @@ class Examination:
         self.folder = Path(settings.model_path)  # or its snapshot, once that is found
         self.family, self.sources = family_of(settings.model), TARGETS[settings.model].sources
         dtype, cpu = DTYPES[settings.dtype], torch.device("cpu")
-        self.options = target_options(settings, dtype, cpu, download=False)
+        self.options = target_options(settings, dtype, cpu)
 
+    @during(LOCAL, True)  # files of the hub are looked at if they are here
     def report(self) -> Report:
         """Look at target, its other parts, drafter and tables, and return all findings."""
         settings, family = self.settings, self.family
@@ -159,7 +161,7 @@ class Examination:
         given: str = getattr(self.settings, flag)
         headers: dict[str, TensorInfo] = {}
         with self._catching(part, "files", flag):
-            folder = open_folder(flag, given, self.settings.model, download=False)
+            folder = open_folder(flag, given, self.settings.model)
             if flag == "model_path":
                 self.folder = folder.path
             for path in folder.weights:

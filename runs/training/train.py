@@ -35,13 +35,15 @@ from drafters.training.shards import Tokens, read_about
 from drafters.training.trainer import Lessons, RoundLessons, RowLessons, Trainer, loss_of
 from drafters.training.windows import BlockLoss
 from models.files.folders import checkpoint_folder
+from models.files.identity import checkpoint_id
 from models.target import TargetModel
-from runs.made_of import made_of
+from runs.made_of import files_now, made_of, refuse_changed
 from runs.methods import sampling_distribution
 from runs.plan import Plan
 from runs.session import open_target
 from runs.training import curves
 from runs.training.evaluation import Evaluation, in_words, trained_settings
+from support.border import Failure
 from support.devices import pick_device
 from support.durable import make_writable
 from support.extras import install
@@ -49,7 +51,6 @@ from support.locks import lock
 from support.output import printed_unless_saved
 from support.processes import Processes, launched
 from support.progress import Progress, plural
-from support.provenance import checkpoint_id
 from support.training_state import JsonLog, damaged_state, load_state, save_state
 
 CHECKPOINT, _LOCK = "checkpoint/state.pt", ".lock"  # in the folder of a training
@@ -60,6 +61,7 @@ def train(settings: TrainSettings) -> None:
     """Train a drafter, evaluate and export it; the same command continues."""
     device = pick_device(settings.engine.device)
     _refuse_foreign(settings)
+    before = files_now(identity(settings))
     tokens = read_tokens(settings)
     processes = launched(device)
     if settings.batch_size % (settings.accumulate * processes.count):
@@ -78,7 +80,10 @@ def train(settings: TrainSettings) -> None:
             with Progress(what, settings.steps, shown=processes.rank == 0, unit="step") as progress:
                 for note in _notes(settings, tokens):
                     progress.note(note)
-                Training(settings, open_target(settings.engine), tokens, processes, progress).run()
+                target = open_target(settings.engine)
+                training = Training(settings, target, tokens, processes, progress)
+                refuse_changed(identity(settings), before)
+                training.run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
 
@@ -128,14 +133,11 @@ def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
             yield f"note: {folder} was sampled with {', '.join(other)}"
 
 
-def read_tokens(settings: TrainSettings, download: bool = True) -> Tokens:
-    """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint.
-
-    download: whether the snapshot of a hub id may be fetched.
-    """
+def read_tokens(settings: TrainSettings) -> Tokens:
+    """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
     with refusing(Flag("tokens")):
         tokens = Tokens.joined(settings.token_folders)
-        folder = checkpoint_folder(settings.engine.model_path, "--model_path", download)
+        folder = checkpoint_folder(settings.engine.model_path, "--model_path")
     model = {"model": settings.engine.model, "checkpoint": checkpoint_id(folder)}
     _check_tokens(settings, tokens, model)
     return tokens
@@ -218,6 +220,7 @@ class Training:
         # since the last line of the log: parts of the losses; seconds of this command's updates
         self.recent: list[Tensor] = []
         self.seconds: list[float] = []
+        self.saved = 0  # step of the checkpoint; 0: there is none
 
     def run(self) -> None:
         """Do the missing steps and evaluations."""
@@ -243,6 +246,8 @@ class Training:
             rate, started = trainer.rate, time.perf_counter()
             self.recent.append(trainer.update().cpu())
             self.seconds.append(time.perf_counter() - started)
+            loss = trainer.lessons.loss.total(self.recent[-1])
+            self._refuse_nan("the loss is", loss)
             self.progress.update()
             last = trainer.step == settings.steps
             if trainer.step % settings.log_every == 0 or last:
@@ -282,11 +287,25 @@ class Training:
             self.board.add(line)
 
     def _save(self) -> None:
+        self._refuse_nan("the drafter's weights are", *self.trainer.trained.values())
+        self.saved = self.trainer.step
         if self.processes.rank == 0:
             # With `recent`, the first line of the log after a resume is a mean over all its steps.
             made = {"settings": identity(self.settings), "files": self.files}
             save_state(self.checkpoint, self.trainer.state() | made | {"recent": self.recent})
         self.processes.wait()
+
+    def _refuse_nan(self, what: str, *values: Tensor) -> None:
+        """Raise a Failure for NaN and infinities, which no later step and no file recovers from."""
+        if all(bool(value.isfinite().all()) for value in values):
+            return
+        last, best = "no checkpoint was written before", self.evaluation.best
+        if self.saved:
+            last = f"the last good checkpoint, {self.checkpoint}, is of step {self.saved}"
+        advice = "a smaller --lr or --clip, or --precision fp32, in another --output_dir"
+        if (best / "evaluation.json").exists():
+            advice += f" with --start_from {shlex.quote(str(best / 'drafter'))}"
+        raise Failure(f"{what} NaN or infinite at step {self.trainer.step}; {last}. Try {advice}")
 
     def _resume(self) -> bool:
         """Continue from the checkpoint; returns whether its step is still to be evaluated."""
@@ -295,6 +314,7 @@ class Training:
             self._check_flags(state)
             try:
                 self.trainer.load(state)
+                self.saved = self.trainer.step
                 self.recent = list(state["recent"])
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
@@ -356,6 +376,7 @@ class Training:
             with self.trainer.average.applied():
                 export(self.trainer.head, self.config, folder, self.embedding, scale)
                 loss = self.trainer.held_out(self.evaluation.held)
+            self._refuse_nan("the held-out loss is", torch.tensor(loss))
             figures = self.evaluation(folder, self.trainer.step, loss)
             shown = {name: figures[name] for name in ("held_out_loss", "levels", "decoding")}
             with printed_unless_saved(figures):
@@ -379,7 +400,7 @@ def plan_training(settings: TrainSettings) -> Plan:
     Whether the files are those of the checkpoint is seen once the target is loaded.
     """
     _refuse_foreign(settings)
-    tokens = read_tokens(settings, download=False)
+    tokens = read_tokens(settings)
     path = settings.folder / CHECKPOINT
     state = load_state(path) or {"step": 0}
     made = state.get("settings", {})

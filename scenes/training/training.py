@@ -2,6 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drafters.training.optimizers import apply_gradients, cosine_lr
+from support.border import Failure
 from support.processes import launched
 from support.training_state import JsonLog, load_state, save_state
 
@@ -118,6 +120,9 @@ def train_for(
     while run.seconds < 60 * minutes:
         run.progress = run.seconds / (60 * minutes)
         losses.append(run.update(cosine_lr(run.progress, lr)))
+        if not isfinite(losses[-1]):
+            last = f"{checkpoint} is of an earlier step" if saved else "no checkpoint was written"
+            raise Failure(f"the loss is {losses[-1]} at step {run.step}; {last}")
         if run.crew.rank > 0:
             continue
         if run.step % 25 == 0:

@@ -22,9 +22,10 @@ from torch import Tensor
 import main
 from adt_tree import Pipeline, SettingsError
 from adt_tree.sources import python_names
+from models.files.identity import checkpoint_id
 from support.constants import _constant
 from support.json_lines import read_lines
-from support.provenance import CONTENT, checkpoint_id
+from support.provenance import CONTENT
 
 PROMPTS = ["a cat", "two cats", "a cat"]
 OPTIONS = {"torch_dtype": torch.float64, "device": "cpu", "progress_bar": False}

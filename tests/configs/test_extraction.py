@@ -1,5 +1,6 @@
 """Flags of `extract_tokens`: where codes come from, what goes together, what is refused."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from stand_ins import empty_checkpoint, empty_llamagen
 from configs.extraction import JUDGED_FILES
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings, SamplingSettings
-from support.provenance import checkpoint_id
+from models.files.identity import checkpoint_id
 
 OWN = ("--output_dir=out", "--from_prompts", "--num_images=3")
 
@@ -90,12 +91,32 @@ def test_checkpoints_and_codecs_are_told_by_their_contents(folder) -> None:
     """Wherever they lie, and without what readers get with a checkpoint."""
     codec = folder.parent / "vq_ds16_t2i.pt"
     before = checkpoint_id(folder), checkpoint_id(codec)
-    for name in ("README.md", "README", "LICENSE", ".DS_Store", ".gitattributes", "notes.txt"):
+    others = ["README.md", "LICENSE", ".DS_Store", ".gitattributes", "notes.txt", "config.json.old"]
+    others += ["config.backup.json", "model.backup.safetensors", "model-00001-of-00002.safetensors"]
+    for name in (*others, "pytorch_model.bin", "tokenizer/config copy.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("A model.")
         assert (checkpoint_id(folder), checkpoint_id(codec)) == before
     for file in (folder / "config.json", codec):
         file.write_text("{ }")
     assert checkpoint_id(folder) != before[0] and checkpoint_id(codec) != before[1]
+
+
+def test_shards_count_as_their_index_lists_them(tmp_path) -> None:
+    shards = [tmp_path / f"model-{number}.safetensors" for number in (1, 2, 3)]
+    for shard in shards:
+        shard.write_text("old")
+    listed = {"weight_map": {"one": shards[0].name, "two": shards[1].name}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(listed))
+    known = checkpoint_id(tmp_path)
+    for shard, counts in zip(shards, (True, True, False), strict=True):
+        shard.write_text("new")
+        assert (checkpoint_id(tmp_path) != known) == counts
+        known = checkpoint_id(tmp_path)
+    (tmp_path / "model.safetensors").write_text("whole, so the index is left from an earlier save")
+    known = checkpoint_id(tmp_path)
+    shards[0].unlink()
+    assert checkpoint_id(tmp_path) == known
 
 
 def test_one_changed_weight_is_another_checkpoint(tmp_path) -> None:

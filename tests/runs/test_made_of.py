@@ -4,16 +4,23 @@ import importlib
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import huggingface_hub
+import numpy as np
 import pytest
-from fake_session import FakeEngine, fake_opener, fake_run
+from fake_session import FakeEngine, FakeSession, fake_opener, fake_run
 from huggingface_hub import constants
+from made_runs import write_run
 
 import main
 from configs import recipes
 from configs.fields import SettingsError
+from configs.model import EngineSettings
 from configs.schema import MethodSettings
+from eval.bench import contest
+from eval.bench.measurements import Measurements
 from models.codecs.codebook import find_table
 from models.files import folders
 from runs.generate import generate_images
@@ -78,6 +85,71 @@ def test_a_run_goes_on_only_with_the_commit_that_it_was_begun_with(hub, tmp_path
         generate(2)
     point_to(hub, "a" * 40)
     generate(2)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("new", ["weights", "pytorch_model.bin"])
+def test_files_that_change_while_they_are_read_are_refused(tmp_path, begun, new):
+    run = fake_run(tmp_path, method=MethodSettings("ar"), num_images=1 + begun)
+    opened = fake_opener(FakeEngine())
+    if begun:
+        generate_images(fake_run(tmp_path, method=MethodSettings("ar")), opened)
+    before = sorted((tmp_path / "out").rglob("*"))
+
+    def replaced(settings: EngineSettings) -> FakeSession:
+        weights = tmp_path / "model/model.safetensors"
+        if new != "weights":
+            weights.rename(weights.with_name(new))
+        else:
+            weights.with_name("x").write_bytes(b"")
+            weights.with_name("x").replace(weights)
+        return opened(settings)
+
+    said = r"model/model.safetensors.*: expected the file that was .*, got another file meanwhile"
+    with pytest.raises(SettingsError, match=said):
+        generate_images(run, replaced)
+    assert sorted((tmp_path / "out").rglob("*")) == (before or [tmp_path / "out/.lock"])
+
+
+def test_measurements_are_of_the_files_that_were_loaded(tmp_path):
+    write_checkpoint(folder := tmp_path / "model")
+    engine = fake_run(tmp_path, method=MethodSettings("ar"), model_path=str(folder)).engine
+    kept = Measurements(tmp_path / "measurements.jsonl", engine)
+    kept.conditions(MethodSettings("ar"))
+    (folder / "config.json").write_text("{}")
+    larger = kept.of(replace(engine, batch_size=2))
+    with pytest.raises(SettingsError, match="config.json: .*got another file meanwhile"):
+        larger.conditions(MethodSettings("ar"))
+
+
+def test_a_dry_run_fetches_nothing(hub, tmp_path, monkeypatch, capsys):
+    """A commit that came since is not asked for."""
+
+    def snapshot(path: str, local_files_only: bool, **_: object) -> str:
+        assert local_files_only
+        return str(hub / _HUB / "snapshots" / ("a" * 40))
+
+    def words(command: str, *more: str) -> list[str]:
+        flags = "--model_path=me/small --prompt=x --device=cpu --compile=off --dtype=fp64"
+        return [command, *flags.split(), *more]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(contest, "MOST_TURNS", 1)  # of tune, whatever the machine does meanwhile
+    write_run(tmp_path / "pictures", [np.zeros((16, 16, 3), np.uint8)], ["a cat"])
+    commands = [words("generate_images", "--method=ar", "--output_dir=out")]
+    commands += [words("benchmark", "--methods=jacobi", "--output_dir=timed", "--repeats=1")]
+    commands += [words("tune", "--methods=jacobi", "--output=t.yaml")]
+    for command in commands:
+        assert main.main(command) == 0
+    commands += [words("generate_images", "--config=t.yaml", "--output_dir=new")]
+    commands += [["evaluate", "--output_dir=pictures", "--clip_path=me/clip", "--metrics=clip"]]
+    folders._READ.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", None)
+    for command in commands:
+        assert main.main([*command, "--dry_run"]) == 0, command
+    assert "computing clip of their images" in capsys.readouterr().out
 
 
 def test_what_is_read_beside_a_model_counts(tmp_path):

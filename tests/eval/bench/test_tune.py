@@ -25,6 +25,7 @@ from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.images import FinishedImage, Job
 from drafters.recall import RecallNumbers
+from eval.bench import contest
 from eval.bench import tune as module
 from eval.bench.bench import Bench
 from eval.bench.contest import MOST_TURNS, Contest, fastest, finalists, verdict
@@ -196,14 +197,15 @@ def test_no_turn_repeats_an_image(flags) -> None:
 
 
 @pytest.fixture
-def tune(checkpoint, tmp_path):
-    """Run the command on the small checkpoint; returns the exit code."""
+def tune(checkpoint, tmp_path, monkeypatch):
+    """Run the command on the small checkpoint, for two turns; returns the exit code."""
+    monkeypatch.setattr(contest, "MOST_TURNS", 1)  # ends it; the time would on a busy machine
     (tmp_path / "prompts.txt").write_text("a cat\na dog\n")
 
     def run(**flags: object) -> int:
         given = {"model_path": checkpoint, "prompt": tmp_path / "prompts.txt", "device": "cpu"}
         given |= {"output": tmp_path / "tuned.yaml", "methods": "jacobi:window=2,adt"}
-        given |= {"minutes": 0.1, "dtype": "fp64", "batch_sizes": 1} | flags
+        given |= {"minutes": 60, "dtype": "fp64", "batch_sizes": 1} | flags
         named = {name: value for name, value in given.items() if value is not None}
         return main.main(["tune", *(f"--{name}={value}" for name, value in named.items())])
 
@@ -302,7 +304,7 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
     options = {"device": "cpu", "model": "anole"}
     with pytest.raises(SettingsError, match="method: 'auto' works only with a recipe of `tune`"):
         Pipeline.from_pretrained(model, method="auto", **options)
-    given = {"model_path": model, "model": "anole", "output": None, "minutes": 0.02}
+    given = {"model_path": model, "model": "anole", "output": None}
     assert tune(**given, temperature=0.5, cfg=2.0, top_k=7, dtype="bf16") == 0
     (first,) = Path("outputs/tuned").glob("*.yaml")
     assert re.fullmatch(r"[\w-]+-model_bf16_T0.5_cfg2_[0-9a-f]{8}", first.stem)
@@ -334,14 +336,14 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
 
 def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
-    assert tune(batch_sizes="1,2", methods="jacobi:window=2", minutes=0.05) == 0
+    assert tune(batch_sizes="1,2", methods="jacobi:window=2") == 0
     tuned = yaml.safe_load((path := tmp_path / "tuned.yaml").read_text())["tuned"]
     assert [(one["batch_size"], one["window"]) for one in tuned["batches"]] == [(1, 2), (2, 2)]
     assert all(one["images_per_hour"] > 0 for one in tuned["batches"])
     measured = tmp_path / "tuned.measurements.jsonl"
     sizes = [len(line["images"]) for line in read_lines(measured)]
     assert {*sizes} == {1, 2} and sizes == sorted(sizes)
-    assert tune(batch_sizes="2,1", methods="jacobi:window=2", minutes=0.01) == 0
+    assert tune(batch_sizes="2,1", methods="jacobi:window=2") == 0
     again = yaml.safe_load(path.read_text())["tuned"]["batches"]
     assert [one["batch_size"] for one in again] == [1, 2]
 
@@ -358,7 +360,7 @@ def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
     monkeypatch.setattr(module, "fastest", fastest)
     monkeypatch.chdir(tmp_path)
     (model := tmp_path / "model").symlink_to(checkpoint)
-    given = {"model_path": model, "model": "anole", "output": None, "minutes": 0.02}
+    given = {"model_path": model, "model": "anole", "output": None}
     assert tune(**given, batch_sizes="1,2", methods="adt") == 0
     (first,) = Path("outputs/tuned").glob("*.yaml")
     first.with_name("damaged_00000000.yaml").write_text("tuned: {conditions: {}, batches: [4]}")
@@ -444,7 +446,7 @@ def test_a_larger_batch_has_to_give_more_images_per_hour() -> None:
 )
 def test_batch_sizes_grow_as_long_as_they_help(rates, asked, tried, monkeypatch, capsys) -> None:
     settings = SimpleNamespace(sizes=TuneSettings.sizes.fget(SimpleNamespace(batch_sizes=asked)))
-    search = Search(settings, None, SimpleNamespace(limit=60.0, seconds=1.0), Path())
+    search = Search(settings, None, SimpleNamespace(limit=60.0, seconds=1.0), None)
 
     def measured(self, size: int, *_: object) -> Batch:
         if rates[size] is None:
@@ -464,6 +466,17 @@ def test_a_file_that_tune_did_not_write_stays(tune, tmp_path, capsys) -> None:
     for place in (mine, tmp_path):
         assert tune(output=place) == 2 and f"--output {place}: expected " in capsys.readouterr().err
     assert mine.read_text() == "method: adt\n"
+
+
+def test_a_recipe_of_other_conditions_stays(tune, tmp_path, capsys) -> None:
+    path = tmp_path / "tuned.yaml"
+    assert tune(methods="jacobi:window=2") == 0
+    tuned = path.read_text()
+    assert tune(methods="jacobi:window=2", temperature=0.5) == 2
+    got = "got one under other conditions (--temperature: 1.0 there, 0.5 now)"
+    assert f"--output {path}: expected a new file, or " in (said := capsys.readouterr().err)
+    assert got in said and path.read_text() == tuned
+    assert tune(methods="jacobi:window=2,adt") == 0, "a drafter is no condition of jacobi"
 
 
 def test_default_batch_sizes_fit_into_memory(monkeypatch) -> None:

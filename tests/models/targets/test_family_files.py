@@ -23,6 +23,7 @@ from transformers import GemmaForCausalLM
 import main
 from configs.schema import LanternSettings, MethodSettings, RunSettings
 from decoding.images import Job
+from models.files.identity import checkpoint_id
 from models.registry import family_of, load_codec
 from models.targets.liquid import Liquid
 from models.targets.llamagen import LlamaGen
@@ -30,7 +31,6 @@ from models.targets.text_encoder import TextEncoder
 from runs.session import open_session
 from scripts.checkpoints.llamagen import LlamaGenSizes, write_llamagen
 from scripts.checkpoints.parts import OPTIONS
-from support.provenance import checkpoint_id
 
 EAGLE = MethodSettings("eagle2")
 

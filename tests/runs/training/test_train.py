@@ -42,6 +42,7 @@ from drafters.training.windows import EPOCHS
 from models.transformer import run_by_torch
 from runs.training.evaluation import Evaluation
 from scripts.checkpoints.chameleon import Sizes, write_checkpoint
+from support.border import Failure
 from support.locks import lock
 
 
@@ -95,6 +96,27 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
     for _ in range(3):
         pair = whole.trainer.update(), parts.trainer.update()
         torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("save_every", "said"), [(1, "weights are .* step 3"), (2, "loss is .* 4")]
+)
+def test_a_training_that_diverges_says_what_is_left(save_every, said, folders, tmp_path) -> None:
+    training = open_training(folders, tmp_path, steps=9, save_every=save_every)
+    update, state = training.trainer.update, tmp_path / "checkpoint/state.pt"
+
+    def diverged() -> torch.Tensor:
+        parts = update()
+        if training.trainer.step == 3:
+            training.trainer.trained["fc.weight"].data.fill_(torch.nan)
+        return parts
+
+    training.trainer.update = diverged
+    tried = "of step 2. Try a smaller --lr or --clip, .* in another --output_dir"
+    with pytest.raises(Failure, match=f"{said}; the last good checkpoint, {state}, is {tried}"):
+        training.run()
+    weights = torch.load(state)["weights"]
+    assert all(weight.isfinite().all() for weight in weights.values())
 
 
 def test_parts_of_a_batch_read_the_same_rounds(folders, tmp_path) -> None:

@@ -15,12 +15,12 @@ import main
 from configs.methods import MethodSettings
 from decoding.images import Job
 from drafters.training.shards import Example, ShardWriter
+from models.files.identity import checkpoint_id
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
 from support.json_lines import numbered_lines
 from support.processes import ALONE, Processes
 from support.progress import Progress
-from support.provenance import checkpoint_id
 
 CAPTIONS = ["a cat", "two red dogs on the mat", "a dog", "three cats and a blue mat"]
 
