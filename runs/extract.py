@@ -72,12 +72,12 @@ def extract_tokens(
         # one sample of every prompt, then a second one of each, and so on
         several = (replace(item, sample=sample) for sample in count() for item in prompts)
         samples = islice(several, _different_samples(settings, len(prompts)))
-    before = files_now(run.identity())
+    before = files_now(settings_dict(run))
     with refusing():
         options = target_options(run.engine, torch.float32, pick_device(run.engine.device))
         codec = load_codec(run.engine.model, run.engine.model_path, options)
     about = _about(settings, codec, prompts)
-    refuse_changed(run.identity(), before)
+    refuse_changed(settings_dict(run), before)
     with _opened(settings, about, processes, size) as writer:
         if prompts is None:
             what = f"encoding the images of {settings.data_dir} into {settings.output_dir}"
@@ -253,7 +253,7 @@ def _draw(
     what += f"; {skipped} skipped" if skipped else ""
     with DecodingProgress(what, len(fitting), shown=writer.rank == 0) as progress:
         engine = open_session(run.engine).open_engine()
-        refuse_changed(run.identity(), before)
+        refuse_changed(settings_dict(run), before)
         progress.begin(codec.grid.tokens)
         for step in engine.generate(image_jobs(fitting, run.prompts.seed)):
             for image in step.finished:

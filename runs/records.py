@@ -21,6 +21,7 @@ _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "image_sha256": str,
 _LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
 _POSITIVE = ("tokens", "target_forwards", "seconds")
 _FIGURES = (*_POSITIVE, "tau", "mean_drafted_depth", "mean_verified_depth", "mean_nodes")
+_SOMETIMES = ("cpu_seconds", "stopped_seconds")  # figures that a record may lack
 
 
 def tau(records: Sequence[Line]) -> float:
@@ -119,8 +120,9 @@ def record_fault(line: Line) -> str | None:
     if missing := [field for field in (*_KINDS, *_FIGURES) if line.get(field) is None]:
         return f"without {', '.join(missing)}"
     wrong = [field for field, kind in _KINDS.items() if not isinstance(line[field], kind)]
+    figures = (*_FIGURES, *(field for field in _SOMETIMES if field in line))
     wrong += [
-        field for field in _FIGURES if not _is_figure(line[field], positive=field in _POSITIVE)
+        field for field in figures if not _is_figure(line[field], positive=field in _POSITIVE)
     ]
     return f"with {', '.join(f'{field} {line[field]!r}' for field in wrong)}" if wrong else None
 

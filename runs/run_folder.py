@@ -96,7 +96,7 @@ class RunFolder:
             raise self._error(reason(error), "a writable folder") from error
         try:
             self.processes.agree_on_folder("output_dir", str(self.path), self.path / ".lock")
-            self._files = files_now(self._shared)
+            self._files = files_now(self.settings)
             self._read()
             if self.processes.count > 1:  # each may have been started by hand
                 for other in self.processes.gather(self._identity):
@@ -142,7 +142,7 @@ class RunFolder:
 
         A SettingsError if a file of the model has changed since the folder was opened.
         """
-        refuse_changed(self._shared, self._files)
+        refuse_changed(self.settings, self._files)
         self.processes.wait()  # everyone has read the folder
         if self.processes.rank == 0:
             self._begin(hardware)

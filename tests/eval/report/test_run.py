@@ -99,7 +99,7 @@ def test_reference_folders(tmp_path):
 
 def test_records_without_figures_and_other_lines_are_left_out(folder):
     wrong = [{"seconds": 0}, {"target_forwards": "many", "seed": 1.5}]
-    wrong += [{"mean_verified_depth": float("nan")}]
+    wrong += [{"mean_verified_depth": float("nan"), "cpu_seconds": "9"}]
     lines = zip(read_lines(folder / "records.jsonl"), [*wrong, {}, {}, {}], strict=True)
     write_records(folder, [line | change for line, change in lines])
     path = folder / "records.jsonl"
@@ -109,7 +109,7 @@ def test_records_without_figures_and_other_lines_are_left_out(folder):
     assert sorted(run.images.left_out) == [
         "00000_0: a record with seconds 0",
         "00001_0: a record with seed 1.5, target_forwards 'many'",
-        "00002_0: a record with mean_verified_depth nan",
+        "00002_0: a record with mean_verified_depth nan, cpu_seconds '9'",
         "records.jsonl, line 1: not a record",
         "records.jsonl, line 8: not a record",
     ]
