@@ -36,7 +36,6 @@ from configs.fields import Values, flags_in, mismatch, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings, SamplingSettings
 from configs.recipes import listed_method, method_flags, overridden
-from configs.targets import TARGETS
 from eval.bench.bench import Bench
 from eval.bench.measurements import Measurements
 from eval.bench.table import table
@@ -257,7 +256,7 @@ class Pipeline:
 
     def _made(self, settings: EngineSettings, items: Sequence[PromptItem]) -> dict[str, str]:
         """Return, by image, which one is generated for it: at temperature 0 one of a prompt."""
-        if settings.sampling.temperature > 0 or TARGETS[settings.model].painted:
+        if not settings.repeats:
             return {item.id: item.id for item in items}
         first: dict[str, str] = {}
         made = {item.id: first.setdefault(item.prompt, item.id) for item in items}
@@ -310,7 +309,8 @@ class Pipeline:
             arguments = ("methods", "num_images", "seed", "repeats")
             settings = with_options(self.settings, options, arguments)
             items = call_items(self.weights.target, prompt, call.num_images)
-            jobs = image_jobs(items, call.base)
+            made = self._made(settings, items)
+            jobs = image_jobs([item for item in items if made[item.id] == item.id], call.base)
             entries = [self._drafting()] if methods is None else methods
             settings, listed = self._compared(entries, settings)
             with self.weights.lock:

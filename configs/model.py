@@ -230,6 +230,11 @@ class EngineSettings(Settings, group="Model"):
                 f"per {INT4_ROWS} rows; over 128 rows it takes 5 times as long as in bf16.",
             )  # fmt: skip
 
+    @property
+    def repeats(self) -> bool:
+        """Whether all samples of a prompt are the same image, whatever their seeds."""
+        return self.sampling.temperature == 0 and not TARGETS[self.model].painted
+
     def with_method(self, method: MethodSettings) -> "EngineSettings":
         """Return the same settings with another method; they keep the drafter if it needs one."""
         drafter = self.drafter_path if method.drafted else None

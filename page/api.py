@@ -225,9 +225,11 @@ class ImageApi:
             self._check_model(asked.model)
         if asked.size not in ("auto", self.size):
             refuse("size", asked.size, f"{self.size} or auto")
-        items = call_items(self.pipe.weights.target, asked.prompt, asked.n)
+        settings = self._settings(asked)
+        images = 1 if settings.repeats else asked.n
+        items = call_items(self.pipe.weights.target, asked.prompt, images)
         assert asked.seed is not None  # `settle` has filled it
-        return asked, Order(self._settings(asked), image_jobs(items, asked.seed))
+        return asked, Order(settings, image_jobs(items, asked.seed))
 
     def _settings(self, asked: ImageRequest) -> EngineSettings:
         pipe, method = self.pipe, asked.method
@@ -246,9 +248,10 @@ class ImageApi:
         target = self.pipe.weights.target
         read, made = target.length(asked.prompt), len(drawn) * target.grid.tokens
         height, width = drawn[0].pixels.shape[:2]
+        images = [{"b64_json": encoded(Image.fromarray(one.pixels), "PNG")} for one in drawn]
         return {
             "created": int(time.time()),
-            "data": [{"b64_json": encoded(Image.fromarray(one.pixels), "PNG")} for one in drawn],
+            "data": images * (asked.n // len(drawn)),  # at temperature 0 one is generated
             "background": "opaque",
             "output_format": "png",
             "size": f"{width}x{height}",

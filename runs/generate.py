@@ -15,7 +15,6 @@ import numpy as np
 from configs.fields import in_list, refuse, settings_dict, settled
 from configs.model import EngineSettings
 from configs.schema import RunSettings
-from configs.targets import TARGETS
 from runs.prompts import PromptItem, all_prompts, chosen_items
 from runs.records import TOKENS, record_fault, tau
 from runs.run_folder import RunFolder
@@ -92,7 +91,7 @@ def run_folder(settings: RunSettings, processes: Processes = ALONE) -> RunFolder
 
 def different_images(settings: EngineSettings, items: Sequence[PromptItem]) -> list[PromptItem]:
     """Return the images without repeats: at temperature 0 a prompt has one, whatever its seed."""
-    if settings.sampling.temperature > 0 or TARGETS[settings.model].painted:
+    if not settings.repeats:
         return list(items)
     first = [item for item in items if item.sample == 0]
     if len(first) < len(items):

@@ -294,6 +294,8 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
     assert str(found).startswith("| method |") and "3/3" in str(found)
     assert own.method == "ar"
     assert [row["method"] for row in own.compare("a cat").rows] == ["ar", "adt"]
+    greedy = own.compare(PROMPTS, ["jacobi"], num_images=2, temperature=0)
+    assert [row["images"] for row in greedy.rows] == [2, 2], "others are the same images again"
     nine = Pipeline.from_pipe(pipe, nodes=9)
     assert nine.compare("a cat", ["adt"]).rows[1]["nodes"] == 9  # its own method, its own settings
 

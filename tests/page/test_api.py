@@ -159,6 +159,13 @@ def test_a_seed_gives_the_images_of_the_pipeline(served):
     assert not np.array_equal(pixels(other)[0], wanted[0])
 
 
+def test_at_temperature_0_one_image_is_generated_for_all(served):
+    answer = served.images(n=3, extra_body={"temperature": 0})
+    first, *others = pixels(answer)
+    assert len(others) == 2 and all(np.array_equal(first, other) for other in others)
+    assert answer.usage.output_tokens == served.pipe.weights.target.grid.tokens
+
+
 def test_without_a_seed_the_images_differ_and_the_seed_is_told(served):
     first, second = served.images(), served.images()
     assert first.seed != second.seed
