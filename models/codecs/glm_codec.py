@@ -5,10 +5,12 @@ painted by diffusers' GlmImagePipeline, or a pixel per code.
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +23,14 @@ from configs.fields import refusing
 from models.base import ImageGrid
 from models.files.entries import library_errors, refuse_entry, require_values
 from models.files.network import Network, Slot
-from models.files.weights import all_of, folder_shapes, read_header, read_tensors, weight_files
+from models.files.weights import (
+    all_of,
+    folder_shapes,
+    listed_files,
+    read_header,
+    read_tensors,
+    weight_files,
+)
 from support.border import Failure
 from support.extras import install
 from support.json_files import read_object
@@ -137,7 +146,9 @@ def glm_codebook(folder: Path) -> Tensor:
 def lacks_painter(root: Path) -> str:
     """Return, in words, what a checkpoint cannot be painted without; "" if nothing is missing."""
     missing = [name for name in _FILES if not (root / name).exists()]
-    missing = missing or [f"{n}/*.safetensors" for n in _NETWORKS if not _weights(root / n)]
+    missing = missing or [
+        f"{n}/{name}" for n, name in _NETWORKS.items() if not _weights(root / n, name)
+    ]
     if missing:
         return f"{root} has no {', '.join(missing)}"
     if find_spec("diffusers") is None:
@@ -146,8 +157,11 @@ def lacks_painter(root: Path) -> str:
     return "" if there else f"diffusers {version('diffusers')} has no GlmImagePipeline"
 
 
-def _weights(folder: Path) -> list[Path]:
-    return list(folder.glob("*.safetensors"))
+def _weights(folder: Path, name: str) -> list[Path]:
+    """Return what is there of a network's weights, all shards; none of a user's copies."""
+    with suppress(ValueError):
+        return [file for file in listed_files(folder, (name,)) if file.is_file()]
+    return []
 
 
 def _check_network(folder: Path, name: str) -> None:
@@ -176,7 +190,8 @@ class GlmPainter:
     @property
     def bytes(self) -> int:
         """Memory of its weights, in the type that they are stored in."""
-        return sum(file.stat().st_size for n in _NETWORKS for file in _weights(self.root / n))
+        files = (_weights(self.root / n, name) for n, name in _NETWORKS.items())
+        return sum(file.stat().st_size for file in chain(*files))
 
     @cached_property
     def pipeline(self) -> GlmImagePipeline:

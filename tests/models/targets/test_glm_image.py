@@ -36,7 +36,7 @@ from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid
 from models.codecs import glm_codec
-from models.codecs.glm_codec import check_schedule, vision_network
+from models.codecs.glm_codec import GlmPainter, check_schedule, vision_network
 from models.files.folders import checkpoint_folder
 from models.target import TargetModel
 from models.targets.glm_image import GlmImage, GlmWords
@@ -282,6 +282,9 @@ def test_a_half_downloaded_painter_is_no_checkpoint(
     options = replace(OPTIONS, target_size="96x64")
     looks = (GlmImage().images, GlmImage().check_images)
     assert all(look(root / original.name, options) for look in looks)
+    size = GlmPainter(root, options.device).bytes
+    (root / "vae/model.backup.safetensors").write_bytes(b"a copy")
+    assert GlmPainter(root, options.device).bytes == size
     change(root)
     for look in looks:
         with pytest.raises(ValueError, match=said):
