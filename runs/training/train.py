@@ -81,8 +81,9 @@ def train(settings: TrainSettings) -> None:
                 for note in _notes(settings, tokens):
                     progress.note(note)
                 target = open_target(settings.engine)
+                refuse_changed(identity(settings), before)  # before its features are kept
                 training = Training(settings, target, tokens, processes, progress)
-                refuse_changed(identity(settings), before)
+                refuse_changed(identity(settings), before)  # --start_from is read now
                 training.run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
