@@ -136,8 +136,9 @@ def test_names_with_commas_and_quotes_are_one_entry_of_a_list(tmp_path) -> None:
     recipe, drafter = tmp_path / "my,row.yaml", tmp_path / "it's: a #1 head"
     recipe.write_text("method: adt\nnodes: 9\n")
     out = tmp_path / 'so "good", really'
-    given = {"METHODS": f"ar {recipe}", "TEMPERATURES": "1", "OUT": str(out)}
-    found = commands("run.sh emu3 parti", tmp_path, given | {"DRAFTER": str(drafter)})
+    given = {"METHODS": f"ar {recipe}", "TEMPERATURES": "1", "FLAGS": "--prompt-file p.tsv"}
+    given |= {"OUT": str(out), "DRAFTER": str(drafter)}
+    found = commands("run.sh emu3 parti", tmp_path, given)
     texts = [dict(pairwise(words)) for words in found]
     assert split_list(texts[0]["--methods"]) == ["ar", str(recipe)]
     recipes = ["configs/emu3.yaml", str(out / "drafter.yaml")]
