@@ -41,7 +41,7 @@ done
 
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 4000 --batch_size 16 \
   --prompt "$WORK/prompts_train.txt" --method ar --output_dir "$WORK/own"
-drafter=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$WORK/own"
+drafter=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "\"${WORK//\"/\"\"}/own\""
   --cache_features "$WORK/features" --agreement overlap)
 # first one level, in which updates take a third of the time, then four
 "${drafter[@]}" --layers 2 --target_layers 10,12,14 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"
