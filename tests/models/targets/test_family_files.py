@@ -256,6 +256,8 @@ def test_every_file_tells_a_checkpoint_from_others(name, folder) -> None:
     for path in files:
         content = path.read_bytes()
         path.write_bytes(content + b" ")
-        assert checkpoint_id(folder) != before, path.name
+        # nothing reads the first; of an index the shards count that it lists
+        told = path.name not in ("generation_config.json", "model.safetensors.index.json")
+        assert (checkpoint_id(folder) != before) == told, path.name
         path.write_bytes(content)
     assert files and checkpoint_id(folder) == before
