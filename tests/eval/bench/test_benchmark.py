@@ -216,9 +216,9 @@ def test_other_conditions_are_measured_apart(checkpoint, tmp_path, measured, mon
         new("--temperature=0.5") == 2 and new("--compile=off") == 2 and new("--num_images=2") == 2
     )
     assert new() == 0, "what was measured under the first conditions is still there"
-    training = model / "drafter" / "training.json"
-    training.write_text("another drafter")
-    assert new() == 2
+    with (model / "drafter" / "config.json").open("a") as file:
+        file.write(" ")
+    assert new() == 2, "another drafter"
     monkeypatch.setattr("runs.conditions.cpu_name", lambda: "an abacus")
     assert new() == 2
     monkeypatch.setattr("eval.bench.measurements.program", lambda: "other code")
