@@ -96,6 +96,7 @@ class Bench:
                 engine = self.session.open_engine(method)
                 self.warm(engine)
                 self.engines[method] = engine
+            self.progress.begin()
             self.progress.say(f"now {words}")
             return measure(self.engines[method], jobs, seen=self._rounds_per_second(words))
         except torch.OutOfMemoryError:

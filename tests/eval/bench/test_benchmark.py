@@ -23,11 +23,12 @@ from configs.methods import MethodSettings
 from decoding.engine import Engine
 from eval.bench.bench import Bench
 from eval.bench.picture import _points
-from runs.measure import warm_up
+from runs.measure import BASELINE, warm_up
 from runs.session import Session
 from support.json_lines import read_lines
 from support.locks import claim
 from support.output import remark
+from support.progress import Progress
 from support.provenance import CONTENT
 
 METHODS = "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt"
@@ -170,6 +171,14 @@ def test_the_progress_says_which_method_runs_and_how_fast() -> None:
     seen = Bench(None, None, progress, None)._rounds_per_second("adt, 2 of 3")
     seen()
     assert re.fullmatch(r"now adt, 2 of 3, [0-9.]+ rounds/s", progress.words)
+
+
+def test_the_rate_counts_the_seconds_of_the_first_image(monkeypatch) -> None:
+    """The clock begins before a method is measured, not with its first image."""
+    progress = Progress("measuring", 2, shown=False)
+    monkeypatch.setattr("eval.bench.bench.measure", lambda *_, **__: progress.started)
+    session = SimpleNamespace(open_engine=lambda _: None)
+    assert Bench(session, None, progress, lambda _: None)._measure(BASELINE, [], "ar") is not None
 
 
 def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, capsys) -> None:
