@@ -99,7 +99,7 @@ def _spoilt(run: Run, baseline: Baseline, speedup: float) -> Iterator[str]:
     """Yield what speaks against a speed-up by wall time, as where a process was stopped."""
     for one in {run.name: run, baseline.run.name: baseline.run}.values():
         if text := _stopped([one.by_image[key] for key in baseline.keys]):
-            yield f"{one.name}: {text}"
+            yield text if one is run else f"{one.name}: {text}"
     ours, theirs = (_cpu_seconds(one, baseline.keys) for one in (run, baseline.run))
     if ours and (text := waiting(ours[0] / ours[1])):
         yield text

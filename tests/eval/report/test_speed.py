@@ -208,9 +208,9 @@ def test_time_that_was_not_decoding_marks_a_speed_up(make, plain, spent, gpu, sh
 
 
 @pytest.mark.parametrize(("seconds", "marked"), [(0.09, False), (0.3, True)])
-@pytest.mark.parametrize("which", ["adt", "plain"])
+@pytest.mark.parametrize(("which", "named"), [("adt", ""), ("plain", "plain: ")])
 def test_a_process_that_was_stopped_marks_a_speed_up_on_any_device(
-    make, seconds, marked, which
+    make, seconds, marked, which, named
 ) -> None:
     pauses = {which: {"stopped_seconds": seconds}}
     runs = [
@@ -219,7 +219,7 @@ def test_a_process_that_was_stopped_marks_a_speed_up_on_any_device(
     ]
     gpu = {"hardware": {"gpu": "H100"}}
     row = row_of(*(replace(run, manifest=run.manifest | gpu) for run in runs))
-    said = [text for text in row.warnings if text.startswith(f"{which}: the process was stopped")]
+    said = [text for text in row.warnings if text.startswith(f"{named}the process was stopped")]
     assert len(said) == row.spoilt == marked
 
 
