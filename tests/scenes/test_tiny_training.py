@@ -82,9 +82,7 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
-    run = assert_resumes(lambda: model_run(folders), tmp_path / "run.pt")
-    with pytest.raises(ValueError, match="earlier version"):
-        run.load({"model": {}})
+    assert_resumes(lambda: model_run(folders), tmp_path / "run.pt")
 
 
 def test_photographs_train_the_tokens_alone_from_the_exported_weights(folders, tmp_path) -> None:
