@@ -85,6 +85,8 @@ class Rule:
     same_tokens: bool = False  # with the same seeds they are plain decoding's, also above T = 0
     settings: type[Settings] | None = None  # with its own flags
     without: tuple[str, ...] = ()  # flags of `settings` that the rule lacks
+    # a GPU judges all nodes at once, by a kernel (decoding/verifiers/nodewise.py)
+    nodewise: bool = False
 
     @property
     def flags(self) -> list[str]:
@@ -116,6 +118,7 @@ RULES: dict[str, Rule] = {
         f"{_VERIFIERS}.rejection:Rejection",
         tuple(PROPOSALS),
         lossless=True,
+        nodewise=True,
     ),
     # other methods drop children by their values, which biases what is accepted
     "sampled": Rule(
@@ -124,6 +127,7 @@ RULES: dict[str, Rule] = {
         ("sampled",),
         ("static", "jacobi"),
         lossless=True,
+        nodewise=True,
     ),
     "lantern": Rule(
         "drafts borrow the probability of similar codes",
@@ -131,6 +135,7 @@ RULES: dict[str, Rule] = {
         tuple(PROPOSALS),
         drawing=("static", "jacobi"),
         settings=LanternSettings,
+        nodewise=True,
     ),
     "lantern_coupled": Rule(
         "the same under the noise of the exact rule",
@@ -138,6 +143,7 @@ RULES: dict[str, Rule] = {
         ("topk", "coupled"),
         settings=LanternSettings,
         without=("lantern_residual",),
+        nodewise=True,
     ),
 }
 

@@ -6,8 +6,8 @@ prefix: the same whatever was drafted, in every batch, on CPU and CUDA (drafter-
 speculative decoding, arXiv 2408.07978). That makes every tree exact.
 
 Roles are independent streams. `target` chooses the target's tokens; `accept` and `residual` serve
-randomised acceptance on the host (a position is decided once, so no entry is used twice); `draft`
-draws the children of a sampling proposal, separately for every parent node.
+randomised acceptance (a position is decided once, so no entry is used twice); `draft` draws the
+children of a sampling proposal, separately for every parent node.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from torch import Tensor
 from decoding.seeds import hashed
 from support.constants import arange
 
+ACCEPTING = ("accept", "residual")  # the roles of randomised acceptance
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64
 )  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.noise import HostNoise, NoiseShape, gumbel, gumbel_of
+from decoding.noise import ACCEPTING, HostNoise, NoiseShape, gumbel, gumbel_of, stream_key
 from support.constants import arange
 
 _POSITION_BITS = 16  # of a counter; what stands above them tells apart nodes of one position
@@ -47,11 +47,14 @@ class NoiseTable:
         size = (images, self.rows, 1 if shape.greedy else shape.width)
         self.table = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self.seeds = [0] * images
+        # of the streams `accept` and `residual`, for rules that judge on the device
+        self.keys = torch.zeros(images, 2, dtype=torch.long, device=shape.device)
         self.made = [0] * images  # positions whose noise was made, from the first on
 
     def fill(self, image: int, seed: int) -> None:
         """Fill an image's table with the noise of its seed, from the first position on."""
         self.seeds[image], self.made[image] = seed, 0
+        self.keys[image] = torch.tensor([stream_key(seed, role) for role in ACCEPTING])
         self._make(image, 0)
 
     def keep_ahead(self, decided: Sequence[int]) -> None:

@@ -11,10 +11,12 @@ from decoding.images import Sources, Speculation
 from decoding.policies.base import TreePolicy
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
+from decoding.verifiers.nodewise import Nodewise
 from drafters.drafting import Drafting
 from drafters.eagle import EagleHead
 from models.base import ImageGrid
 from models.target import TargetModel
+from support.kernels import NO_KERNELS, Kernels
 
 
 def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
@@ -24,12 +26,21 @@ def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     return loaded(code)(method, grid)
 
 
-def build_verifier(method: MethodSettings, nearest: Tensor | None = None) -> Verifier:
-    """Build the rule of a method; nearest: (codes, n) the codes nearest to every code."""
-    rule = loaded(RULES[method.verifier].code)
-    if method.lantern is not None:
-        return rule(method.lantern, nearest)
-    return rule() if method.numbers is None else rule(method.numbers)
+def build_verifier(
+    method: MethodSettings, nearest: Tensor | None = None, kernels: Kernels = NO_KERNELS
+) -> Verifier:
+    """Build the rule of a method.
+
+    nearest: (codes, n) the codes nearest to every code. kernels: the target's.
+    """
+    entry, lantern, borrowing = RULES[method.verifier], method.lantern, None
+    rule = loaded(entry.code)
+    if lantern is not None and nearest is not None:
+        borrowing = lantern, nearest
+        walk = rule(*borrowing)
+    else:
+        walk = rule() if method.numbers is None else rule(method.numbers)
+    return Nodewise(walk, kernels, borrowing) if entry.nodewise and "judge" in kernels else walk
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
@@ -63,5 +74,5 @@ def build_engine(  # noqa: PLR0913 (the parts of a loop)
         proposal = loaded(PROPOSALS[settled(method.proposal)])()
         parts = Drafting(target, drafter, distribution, method, policy.largest)
         speculation = Speculation(loaded(drafter_of)(parts), policy, proposal)
-    verifier = build_verifier(method, nearest)
+    verifier = build_verifier(method, nearest, target.transformer.kernels)
     return Engine(target, distribution, verifier, images, speculation, sources, replay, compiles)

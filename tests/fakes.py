@@ -10,7 +10,7 @@ from torch import Tensor
 from decoding.drafter import TreeDrafter
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
-from decoding.noise import HostNoise, NoiseShape
+from decoding.noise import HostNoise, NoiseShape, gumbel_of
 from decoding.proposals import Predictions
 from decoding.round import (
     AcceptedTokens,
@@ -194,6 +194,14 @@ def result_of(
     decided = verdict.accepted[:, None] + 1
     accepted = AcceptedTokens(verdict.path, verdict.emitted, decided)
     return RoundResult(round, tree, hidden, hidden, log_p, verdict, accepted)
+
+
+def judged(log_p: Tensor, log_q: object, tree: Sequence[Tensor], numbers: Sequence[Tensor], *rest):
+    """A kernel that judges nodes by torch: what the stream `accept` chooses is accepted."""
+    (tokens, parents, depths, scores), (keys, decided) = tree, numbers
+    noise = gumbel_of(keys[:, :1, None], decided + depths, log_p.shape[-1])
+    choices = (log_p + noise).argmax(-1)
+    return (tokens == choices.gather(1, parents)) & (scores > -torch.inf), choices
 
 
 def finished(engine: Engine, jobs: Iterable[Job]) -> dict[str, FinishedImage]:

@@ -34,14 +34,31 @@ def follow(tree: DraftTree, choices: Tensor) -> Verdict:
         root = torch.zeros_like(choices)
         return Verdict(root[:, 0], root, choices)
     right = (tree.tokens == choices.gather(1, tree.parents)) & tree.present
+    return right_path(tree, right, choices)
+
+
+def right_path(tree: DraftTree, right: Tensor, choices: Tensor) -> Verdict:
+    """Return the verdict of the only right path.
+
+    right: (images, 1 + nodes) which nodes are accepted if their parents are, the root aside.
+    choices: (images, 1 + nodes) what follows every node, a draft token or the bonus token.
+    """
     if tree.chain:
         # in a chain a node's index is its depth, so the depths are the path
         return Verdict(right[:, 1:].cumprod(1).sum(1), tree.depths, choices)
+    # a node has one right child at most, so the deepest right node ends the only right path
+    accepted, last = (tree.depths * reached(tree, right)).max(1)
+    return path_verdict(tree, accepted, last[:, None], choices)
+
+
+def reached(tree: DraftTree, right: Tensor) -> Tensor:
+    """Return (images, 1 + nodes) bool: which nodes are right, and so are all their ancestors."""
     missed = ~right
     missed[:, 0] = False  # the root is decided already
-    reached = ~(tree.visible & missed[:, None, :]).any(-1)  # so are all its ancestors
-    # a token has one right child at most, so the deepest right node ends the only right path
-    accepted, last = (tree.depths * reached).max(1)
-    on_path = tree.path_to(last[:, None])
-    path = on_path.int().argsort(dim=1, descending=True, stable=True)  # then other nodes
+    return ~(tree.visible & missed[:, None, :]).any(-1)
+
+
+def path_verdict(tree: DraftTree, accepted: Tensor, last: Tensor, choices: Tensor) -> Verdict:
+    """Return the verdict of so many accepted nodes (images,), of which the last is (images, 1)."""
+    path = tree.path_to(last).int().argsort(dim=1, descending=True, stable=True)  # then the others
     return Verdict(accepted, path, choices.gather(1, path))

@@ -2,7 +2,7 @@
 
 A walk stops at the first child that it accepts, so it reads few nodes of a tree. As operations of a
 GPU every one of its steps would be a launch for all children and all images; on the host it is a
-loop over small arrays.
+loop over small arrays. Some rules have a kernel for a GPU instead (`decoding.verifiers.nodewise`).
 """
 
 from collections.abc import Iterator, Sequence

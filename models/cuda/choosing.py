@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from models.cuda import judging
 from models.cuda.attention import early, wait_for_inputs
 from models.transformer import Transformer
 from support.kernels import NO_KERNELS, Kernels
@@ -50,13 +51,15 @@ def best(log_p: Tensor, noise: Tensor | None, count: int) -> tuple[Tensor, Tenso
 
 
 def build(target: Transformer) -> Kernels:
-    """Run both once, and return them; raises what Triton does where it cannot compile a kernel."""
+    """Run all once, and return them; raises what Triton does where it cannot compile a kernel."""
     logits = target.score(target.norm.weight.new_zeros(2, 1, target.spec.hidden))
     if logits.shape[-1] > WIDEST:
         return NO_KERNELS
     log_p = log_p_of(logits, 3.0, 1.0, 1, 0.5)
     best(log_p, log_p, 1)
-    return {"log_p_of": log_p_of, "best": best}
+    judging.build(log_p)
+    judge, substitute = judging.judge, judging.substitute
+    return {"log_p_of": log_p_of, "best": best, "judge": judge, "substitute": substitute}
 
 
 def _row(vocab: int) -> dict[str, int]:

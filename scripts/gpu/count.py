@@ -5,13 +5,14 @@ So that it needs neither a GPU nor weights, the model is narrow, with all its la
 and its image; what is counted of its tensors is scaled up.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import unwrap
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -25,7 +26,7 @@ from models.base import TransformerSpec
 from models.transformer import BY_TORCH, Block, BlockOps
 from runs.session import Session
 from support.compiler import compiling
-from support.kernels import Kernels, running
+from support.kernels import Kernels
 
 KINDS = ("weights", "drafter", "head", "cache", "small")
 # Operations that are more than one kernel on a GPU, or none.
@@ -35,6 +36,8 @@ WIDE, WIDE_KERNELS = 1024, 15
 # The kernel that makes a distribution, with a cut: 12 us for the search alone, measured. The one
 # that takes the best codes needs a microsecond for each, estimated: so many are as long as one.
 CUT_KERNELS, BEST_CODES = 4, 3
+# The kernel that judges drafts, estimated: a row twice, then the children of a node one by one.
+ROW_KERNELS, CHILD_KERNELS = 2, 2
 NONE = {"empty", "empty_like", "new_empty", "detach_", "lift_fresh", "is_nonzero", "item", "set_"}
 # Of a compiled function these need a kernel each, with what is computed from them; a lookup does so
 # where the table was made in the same function.
@@ -104,20 +107,22 @@ def count_rounds(
     network = Network(scale, session.target.spec)
     counter = _Counter(network, session.target.grid.tokens // 2, kinds)
     jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
-    engine = session.open_engine(method, images=images)
-    engine.runner = _Masked() if masked else engine.runner
-    steps = engine.generate(jobs)
-    for _ in islice(steps, WARM):
-        pass
     blocks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Block)]
-    before = [block.ops for block in blocks]
+    before, chosen = [block.ops for block in blocks], session.target.transformer.kernels
     try:
+        session.target.transformer.kernels = counter.choosing()
+        engine = session.open_engine(method, images=images)
+        engine.runner = _Masked() if masked else engine.runner
+        steps = engine.generate(jobs)
+        for _ in islice(steps, WARM):
+            pass
+        counter.work.clear()
         for block in blocks:
             block.ops = _CountedOps(counter)
-        chosen = running(counter.choosing())
-        with compiling(counter.fusing if compiles else None), chosen, counter:
+        with compiling(counter.fusing if compiles else None), counter:
             rounds = sum(1 for _ in islice(steps, ROUNDS))
     finally:
+        session.target.transformer.kernels = chosen
         for block, own in zip(blocks, before, strict=True):
             block.ops = own
     return [work._replace(kernels=work.kernels / rounds) for work in counter.work]
@@ -192,7 +197,25 @@ class _Counter(TorchDispatchMode):
             self._add_kernel(1 + count // BEST_CODES, log_p, *read, *result)
             return result
 
-        return {log_p_of.__name__: distribution, best.__name__: greatest}
+        return {
+            log_p_of.__name__: distribution, best.__name__: greatest, "judge": self._judge,
+            "substitute": lambda log_p, chosen, *given: self._judge(log_p, None, *given),
+        }  # fmt: skip
+
+    def _judge(
+        self, log_p: Tensor, log_q: Tensor | None, tree: Sequence[Tensor], *rest: object
+    ) -> tuple[Tensor, Tensor]:
+        """Count a kernel that judges nodes; other drafts are accepted than it accepts."""
+        self._end_kernel()
+        tokens, parents, _, scores = tree
+        with _disable_current_modes():
+            choices, present = log_p.argmax(-1), scores.isfinite()
+            right = (tokens == choices.gather(1, parents)) & present
+            drafts = present[:, 1:].long()
+            children = torch.zeros_like(parents).scatter_add(1, parents[:, 1:], drafts)
+        judged = ROW_KERNELS + CHILD_KERNELS * int(children.max())
+        self._add_kernel(judged, log_p, log_p, *([] if log_q is None else [log_q]))
+        return right, choices
 
     def _uncounted(self, function: Callable[..., Any], *args: Any) -> Any:
         self._end_kernel()

@@ -23,6 +23,7 @@ from configs.fields import SettingsError, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings, SamplingSettings
 from configs.recipes import listed_method
+from configs.rules import RULES
 from eval.bench.table import method_words, words_of
 from eval.report.run import read_run
 from runs.records import tau as tau_of
@@ -31,8 +32,10 @@ from scripts.checkpoints.chameleon import IDS, anole_config, write_parts
 from scripts.checkpoints.published import Published
 from scripts.gpu.count import (
     BEST_CODES,
+    CHILD_KERNELS,
     CUT_KERNELS,
     KINDS,
+    ROW_KERNELS,
     WIDE_KERNELS,
     Work,
     count_rounds,
@@ -143,7 +146,8 @@ class Row:
 
     def rule_ms(self, gpu: Prices) -> float:
         """Return the milliseconds of a rule that walks on the host."""
-        return 0 if self.method.verifier in (None, "exact") else RULE_MS * gpu.host_ms / HOST_MS
+        rule = RULES[self.method.verifier or "exact"]
+        return 0 if rule.same_tokens or rule.nodewise else RULE_MS * gpu.host_ms / HOST_MS
 
     def speedup(self, plain: "Row", gpu: Prices, compiled: bool = False) -> float:
         """Return how many times as fast as `ar` it is with its tau, both compiled or neither."""
@@ -391,6 +395,8 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
         "between or one.",
         f"Two kernels choose tokens. One cuts and norms a distribution, as long as {CUT_KERNELS} "
         f"small ones; one takes the best n codes, as long as 1 + n / {BEST_CODES} (estimated).",
+        f"A third judges drafts by another rule than exact, as long as {ROW_KERNELS} + "
+        f"{CHILD_KERNELS} n, where n is the most children of a node (estimated).",
         f"{GAP_US} us pass between two kernels of a graph. The host takes {HOST_MS} ms between "
         f"rounds; a rule that walks there takes {RULE_MS} ms more.",
         "Half of the image is in the cache. Adaptive trees keep one depth and "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from configs.rules import PROPOSALS, loaded
 from decoding.drafter import TreeDrafter
-from decoding.noise import NoiseShape, gumbel_of, stream_key
+from decoding.noise import ACCEPTING, NoiseShape, gumbel_of, stream_key
 from decoding.noise_table import NodeNoise, NoiseTable
 from decoding.policies.base import TreePolicy
 from decoding.proposals import Predictions
@@ -88,6 +88,7 @@ def noise_of(seeds: Sequence[int], positions: int, vocab: int, greedy: bool = Fa
     shape = NoiseShape(positions, vocab, greedy, torch.float64, torch.device("cpu"))
     noise = NoiseTable(shape, len(seeds))
     noise.seeds = list(seeds)
+    noise.keys = torch.tensor([[stream_key(seed, role) for role in ACCEPTING] for seed in seeds])
     if not greedy:
         keys = torch.tensor([[[stream_key(seed, "target")]] for seed in seeds])
         noise.table.copy_(gumbel_of(keys, torch.arange(positions).expand(len(seeds), -1), vocab))

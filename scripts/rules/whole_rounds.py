@@ -161,6 +161,7 @@ def subset(noise: NoiseTable, images: Tensor) -> NoiseTable:
     """Return the noise of some of the images."""
     some = NoiseTable(noise.shape, 0)
     some.table, some.seeds = noise.table[images], [noise.seeds[i] for i in images.tolist()]
+    some.keys = noise.keys[images]
     return some
 
 

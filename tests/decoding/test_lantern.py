@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 from browser import ALL, only_in_all
-from fakes import DictatedStreams, tree_of
+from fakes import DictatedStreams, random_tree, tree_of
 from torch import Tensor
 
 from configs.schema import LanternSettings
@@ -19,8 +19,9 @@ from decoding.round import TreeShape
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
-from decoding.verifiers.host import trees_on_host
+from decoding.verifiers.host import ImageTree, trees_on_host
 from decoding.verifiers.lantern import Lantern, LanternCoupled
+from decoding.verifiers.nodewise import longest_path
 from decoding.verifiers.rejection import Rejection
 from scripts.rules.rounds import Distributions, emitted, noise_of, one_round, outcome_counts
 from scripts.rules.statistics import p_value
@@ -272,6 +273,31 @@ def test_of_equally_long_paths_the_published_one_counts(tokens, parents, dynamic
     tree = tree_of([0, *tokens], [0, *parents])
     assert greedy(verifier, tree) == dynamic
     assert greedy(verifier, replace(tree, by_rank=True)) == static
+
+
+class Told(Lantern):
+    """A rule that is told which nodes are accepted if their parents are."""
+
+    def __init__(self, right: Tensor):
+        self.right = right.tolist()
+
+    def _is_argmax(self, tree: ImageTree, node: int) -> bool:
+        return self.right[node]
+
+
+@pytest.mark.parametrize("by_rank", [True, False])
+def test_all_trees_at_once_have_the_paths_of_every_tree(by_rank) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tree = replace(random_tree(generator, 200, 9, 4, absent=0.2), by_rank=by_rank)
+    log_p = torch.randn(200, 10, 4, generator=generator)
+    right = (torch.rand(200, 10, generator=generator) < 0.7) & tree.present
+    verdict = longest_path(tree, right, log_p.argmax(-1))
+    for image, one in enumerate(trees_on_host(tree, log_p)):
+        path, bonus = Told(right[image]).judge_greedily(one, None)
+        assert verdict.path[image, : len(path)].tolist() == path
+        tokens = [*(one.tokens[node] for node in path[1:]), int(bonus.argmax())]
+        assert verdict.emitted[image, : len(path)].tolist() == tokens
+    assert len(verdict.accepted.unique()) > 3
 
 
 def test_a_residual_without_a_token_is_uniform_as_published() -> None:

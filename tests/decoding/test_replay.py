@@ -18,7 +18,7 @@ import pytest
 import torch
 from browser import only_in_all
 from direct import session_reading
-from fakes import codes
+from fakes import codes, judged
 from small import open_lumina
 from test_engine import JOBS, engine_of
 from torch import Tensor
@@ -127,6 +127,14 @@ def check(session: Session, method: MethodSettings, *parts: Any) -> None:
 
 @pytest.mark.parametrize("method", in_turn(METHODS), ids=named)
 def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
+    check(session, method)
+
+
+@pytest.mark.parametrize("method", [METHODS[5]], ids=named)
+def test_so_they_do_where_a_kernel_judges(method, session, monkeypatch) -> None:
+    """Its numbers are those of the images in flight, which a replayed round reads anew."""
+    monkeypatch.setattr(session.target.transformer, "kernels", {"judge": judged})
+    assert engine_of(session, method).verifier.on_device
     check(session, method)
 
 

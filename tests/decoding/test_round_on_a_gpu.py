@@ -11,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from fakes import judged
 from small import open_lumina
 from test_replay import METHODS as REPLAYED
-from test_replay import in_turn
+from test_replay import in_turn, named
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
@@ -31,11 +32,10 @@ pytestmark = pytest.mark.usefixtures("plain_blocks")
 
 GPU = torch.device("cuda:0")
 JOBS = [Job("0", "a cat", 3), Job("1", "three small dogs", 4)]
-# other rules judge trees on the host
 METHODS = [
     MethodSettings("adt", proposal="topk"),
     MethodSettings("static", tree="chain"),
-    *(method for method in REPLAYED if method.verifier == "exact"),
+    *REPLAYED,  # rules have a kernel: others judge trees on the host
 ]
 
 
@@ -84,7 +84,7 @@ def on_fake_gpu(session: Session, mode: FakeTensorMode) -> Session:
     with mode:
         move(session.target.transformer)
         move(session.drafter)
-    session.target.device = GPU
+    session.target.device, session.target.transformer.kernels = GPU, {"judge": judged}
     return session
 
 
@@ -114,7 +114,7 @@ def session(checkpoint, fake_gpu) -> Session:
     return on_fake_gpu(open_session(EngineSettings(method=adt, **given)), fake_gpu)
 
 
-@pytest.mark.parametrize("method", in_turn(METHODS), ids=lambda m: f"{m.method}-{m.proposal}")
+@pytest.mark.parametrize("method", in_turn(METHODS), ids=named)
 def test_a_round_waits_once_and_stays_on_its_device(method, session, fake_gpu) -> None:
     decode(lambda: session.open_engine(method), fake_gpu)
 

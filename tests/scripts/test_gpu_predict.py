@@ -15,7 +15,7 @@ from runs.session import Session, open_session
 from scripts.checkpoints import chameleon
 from scripts.gpu import count
 from scripts.gpu.count import KINDS, Work, count_rounds
-from scripts.gpu.predict import GPUS, _own_gpu, in_fp8, predict
+from scripts.gpu.predict import GPUS, Row, _own_gpu, in_fp8, predict
 from scripts.tools.random_checkpoint import write
 
 
@@ -88,6 +88,22 @@ def test_tokens_are_chosen_by_two_kernels_of_which_a_cut_makes_one_longer(models
     assert sum(work.kernels for work in longer) - sum(work.kernels for work in plain) == (
         pytest.approx(count.CUT_KERNELS - 1)
     )
+
+
+def test_a_rule_with_a_kernel_costs_no_walk_and_more_with_more_children(
+    models, monkeypatch
+) -> None:
+    session, scale = models[1]
+    rejection = MethodSettings("eagle2", depth=2, width=3, nodes=6, verifier="rejection")
+    counted = []
+    for longer in (0, 1):
+        monkeypatch.setattr(count, "CHILD_KERNELS", longer)
+        counted.append(sum(work.kernels for work in count_rounds(session, scale, rejection, 1)))
+    assert 1 <= counted[1] - counted[0] <= 3, "a node has at most three"
+    rows = [
+        Row("", replace(rejection, verifier=name), None, [], []) for name in ("rejection", "vvs")
+    ]
+    assert [row.rule_ms(GPUS["h100"]) > 0 for row in rows] == [False, True]
 
 
 def test_prices_fit_what_is_public() -> None:
