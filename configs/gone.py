@@ -5,23 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from configs.fields import SettingsError
 
-GONE_FLAGS = {
-    "model_type": "use --method NAME: base is ar, eagle is eagle2",
-    "peanut": "use --method adt",
-    "static_tree": "use --method static",
-    "lantern": "use --verifier lantern --proposal topk",
-    "precision": "use --dtype",
-    "random_seed": "use --seed",
-    "set_seed": "leave it out: every image has a seed of its own",
-    "start_idx": "use --slice start-stop",
-    "end_idx": "use --slice start-stop",
-    "eagle_version": "use --method static (1) or --method eagle2 (2)",
-    "tree_choices": "use --method static --tree NAME",
-    "drafter_top_k": "use --width",
-    "grid_search": "it never had an effect",
-    "tokenizer_base_path": "use --tokenizer_path",
-}
-# The flag that stands for them here, and its values by theirs; a later one wins.
 _RENAMED = {
     "precision": "dtype",
     "random_seed": "seed",
@@ -29,6 +12,19 @@ _RENAMED = {
     "drafter_top_k": "width",
     "tokenizer_base_path": "tokenizer_path",
 }
+GONE_FLAGS = {flag: f"use --{ours}" for flag, ours in _RENAMED.items()} | {
+    "model_type": "use --method NAME: base is ar, eagle is eagle2",
+    "peanut": "use --method adt",
+    "static_tree": "use --method static",
+    "lantern": "use --verifier lantern --proposal topk",
+    "set_seed": "leave it out: every image has a seed of its own",
+    "start_idx": "use --slice start-stop",
+    "end_idx": "use --slice start-stop",
+    "eagle_version": "use --method static (1) or --method eagle2 (2)",
+    "tree_choices": "use --method static --tree NAME",
+    "grid_search": "it never had an effect",
+}
+# The flag that stands for them here, and its values by theirs; a later one wins.
 _VALUES: dict[str, tuple[str, Mapping[str, str]]] = {
     "model_type": ("method", {"base": "ar", "eagle": "eagle2"}),
     "eagle_version": ("method", {"1": "static", "2": "eagle2"}),

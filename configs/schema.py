@@ -174,7 +174,7 @@ class RunSettings(Settings, group="Output"):
 
     prompts: PromptSettings = part(PromptSettings)
     engine: EngineSettings = part(EngineSettings)
-    output_dir: str | None = setting(
+    output_dir: str = setting(
         "folder for images and records", path=True, shown="outputs/<named after the settings>"
     )
     overwrite: bool = setting("delete an earlier run in --output_dir first", False)

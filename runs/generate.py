@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from configs.fields import in_list, refuse, settings_dict, settled
+from configs.fields import in_list, refuse, settings_dict
 from configs.model import EngineSettings
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, all_prompts, chosen_items
@@ -57,7 +57,7 @@ def generate_images(
     processes = processes or launched()
     refuse_spread(settings.engine, processes)
     if processes.rank == 0:
-        tell_quotes(settled(settings.output_dir), "evaluate --output_dir")
+        tell_quotes(settings.output_dir, "evaluate --output_dir")
     with run_folder(settings, processes) as folder:
         if folder.records:
             folder.check_prompts(prompts)
@@ -86,7 +86,7 @@ def run_folder(settings: RunSettings, processes: Processes = ALONE) -> RunFolder
     shared = settings.identity()
     if settings.prompts.source == "file":  # the list may move and grow; `check_prompts` compares it
         shared["prompt"] = "a list of prompts"
-    return RunFolder(settled(settings.output_dir), settings_dict(settings), shared, processes)
+    return RunFolder(settings.output_dir, settings_dict(settings), shared, processes)
 
 
 def different_images(settings: EngineSettings, items: Sequence[PromptItem]) -> list[PromptItem]:

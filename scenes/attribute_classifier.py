@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from models.files.weights import open_safetensors
+from models.files.tensors import open_safetensors
 from support.durable import replace_file
 
 

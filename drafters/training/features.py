@@ -24,7 +24,7 @@ from configs.fields import refuse
 from drafters.training.rows import Rows, join_prompts, join_rows, row_of, target_rows
 from drafters.training.shards import Tokens
 from models.base import Layers
-from models.files.weights import open_safetensors
+from models.files.tensors import open_safetensors
 from models.target import TargetModel
 from support.durable import replace_file
 from support.json_files import read_object

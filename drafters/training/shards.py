@@ -28,7 +28,7 @@ from torch import Tensor
 from configs.fields import SettingsError, mismatch
 from models.base import ImageGrid
 from models.files.entries import is_size
-from models.files.weights import open_safetensors
+from models.files.tensors import open_safetensors
 from support.durable import append_lines, encode_json, files_named, replace_file
 from support.json_files import parse_json, read_object, shortened
 from support.json_lines import Line, mended_lines, read_lines

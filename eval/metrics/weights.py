@@ -13,7 +13,7 @@ from configs.evaluation import SOURCES
 from eval.metrics.base import Unavailable
 from models.files.folders import LOCAL
 from models.files.identity import checkpoint_id
-from models.files.weights import load_pickled
+from models.files.tensors import load_pickled
 
 _OPEN_CLIP_FILES = ["open_clip_config.json", "open_clip_model.safetensors"]
 

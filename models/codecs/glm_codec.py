@@ -23,14 +23,8 @@ from configs.fields import refusing
 from models.base import ImageGrid
 from models.files.entries import library_errors, refuse_entry, require_values
 from models.files.network import Network, Slot
-from models.files.weights import (
-    all_of,
-    folder_shapes,
-    listed_files,
-    read_header,
-    read_tensors,
-    weight_files,
-)
+from models.files.tensors import read_header, read_tensors
+from models.files.weights import all_of, folder_shapes, listed_files, weight_files
 from support.border import Failure
 from support.extras import install
 from support.json_files import read_object

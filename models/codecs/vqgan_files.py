@@ -27,14 +27,8 @@ from models.codecs.vqgan import (
 )
 from models.codecs.vqgan_network import Vqgan
 from models.files.network import Network, Slot
-from models.files.weights import (
-    BUNDLED_VQGAN,
-    VQGAN_CONFIG,
-    VQGAN_WEIGHTS,
-    renamed,
-    shapes_in,
-    weight_files,
-)
+from models.files.tensors import renamed, shapes_in
+from models.files.weights import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS, weight_files
 from support.durable import replace_file
 from support.json_files import read_object, shortened
 

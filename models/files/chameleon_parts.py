@@ -12,6 +12,7 @@ where that exists (configs/targets.py).
 from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER, META_FILES
+from models.files.tensors import read_header
 from models.files.weights import (
     BUNDLED_VQGAN,
     HUB_TOKENIZER,
@@ -21,7 +22,6 @@ from models.files.weights import (
     all_of,
     listed_files,
     placed_keys,
-    read_header,
 )
 
 

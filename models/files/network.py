@@ -15,15 +15,8 @@ from torch import Tensor, nn
 
 from configs.fields import refusing
 from models.base import TransformerSpec
-from models.files.weights import (
-    Rules,
-    folder_shapes,
-    read_config,
-    read_tensors,
-    renamed,
-    shapes_in,
-    weight_files,
-)
+from models.files.tensors import Rules, read_tensors, renamed, shapes_in
+from models.files.weights import folder_shapes, read_config, weight_files
 from support.wording import first_of
 
 _SHOWN = 20  # differences in an error

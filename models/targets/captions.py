@@ -13,7 +13,7 @@ from html.entities import html5
 from html.parser import HTMLParser
 from urllib.parse import unquote_plus
 
-from models.files.weights import renamed
+from models.files.tensors import renamed
 
 _ENDS = "com|co|ru|net|org|edu|gov|it"
 _SUFFIXES = "png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4"

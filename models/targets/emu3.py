@@ -34,8 +34,9 @@ from models.codecs.movq import movq_files, movq_sizes
 from models.codecs.vqgan_files import IBQ_FILES, VqganFiles, ibq_files
 from models.files.entries import filled
 from models.files.recognition import require_model
+from models.files.tensors import Rules
 from models.files.tokenizer_file import read_ranks, row_ids, tokenizer_of
-from models.files.weights import Rules, all_of
+from models.files.weights import all_of
 from models.targets.family import Family
 from models.targets.llama import llama_spec
 from models.targets.prompts import Prompts, Words

@@ -16,8 +16,9 @@ from models.codecs.palette import Palette
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_files import VqganFiles
 from models.files.network import KeyMap, Network, fitting_config
+from models.files.tensors import Rules
 from models.files.tokenizer_file import load_tokenizer
-from models.files.weights import HUB_TOKENIZER, Rules, all_of, read_config
+from models.files.weights import HUB_TOKENIZER, all_of, read_config
 from models.target import TargetModel
 from models.targets.llama import decoder_keys, llama_spec
 from models.targets.prompts import ImageCodes, Prompts, Words

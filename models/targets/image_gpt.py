@@ -17,7 +17,8 @@ from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.palette import Palette
 from models.files.entries import refuse_entry, require_size
 from models.files.network import KeyMap, Slot
-from models.files.weights import LIGHTNING, read_tensors, weight_files
+from models.files.tensors import read_tensors
+from models.files.weights import LIGHTNING, weight_files
 from models.targets.family import Checked, Family
 from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer

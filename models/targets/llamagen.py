@@ -37,7 +37,8 @@ from models.cpu.linear import Linear
 from models.files.entries import refuse_entry, require_size, require_values
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
-from models.files.weights import folder_shapes, read_tensors
+from models.files.tensors import read_tensors
+from models.files.weights import folder_shapes
 from models.targets.family import Checked, Family, Texts, Together
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts

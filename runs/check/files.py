@@ -25,7 +25,8 @@ from models.codecs.codebook import how_to_make, load_table, tables
 from models.codecs.peak import META_DEVICE
 from models.files.folders import LOCAL, open_folder
 from models.files.network import Network, fitting_spec
-from models.files.weights import TensorInfo, read_config, read_header
+from models.files.tensors import TensorInfo, read_header
+from models.files.weights import read_config
 from models.registry import family_of
 from models.targets.family import Checked, Together
 from runs.check.memory import Bytes, memory_of

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from configs.fields import SettingsError, refuse
-from models.files.weights import read_tensors
+from models.files.tensors import read_tensors
 from support.durable import encode_json, give_usual_mode, replace_file
 from support.script import run_script
 

@@ -10,8 +10,8 @@ from eval.metrics.base import Unavailable
 from eval.metrics.weights import read_state
 from models.codecs.codebook import load_table
 from models.codecs.vqgan import read_config
+from models.files.tensors import load_pickled, read_header
 from models.files.tokenizer_file import load_tokenizer, read_ranks
-from models.files.weights import load_pickled, read_header
 from support.json_files import read_object
 from support.json_lines import read_lines
 from support.training_state import load_state

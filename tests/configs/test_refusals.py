@@ -49,6 +49,7 @@ draw --xyzzy                 : --xyzzy: unknown flag. `python main.py generate_i
 draw --nocfg                 : --nocfg: unknown flag
 draw --nosede                : --nosede: unknown flag
 draw --model_type eagle --lantern --peanut :  …--method adt --verifier lantern --proposal topk`
+draw --sede=3 'a dog' --peanut : --model_path model --sede '3 a dog' --method adt`
 draw --start_idx 5 --end_idx=9 --model_type base : --model_path model --method ar --slice 5-9`
 bench --methods adt_lanten : got 'adt_lanten'. Did you mean adt_lantern
 bench --trace                : --trace: unknown flag

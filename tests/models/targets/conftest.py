@@ -9,7 +9,8 @@ import torch
 import transformers
 from families import SMALL, Small
 
-from models.files.weights import read_tensors, weight_files
+from models.files.tensors import read_tensors
+from models.files.weights import weight_files
 from runs.session import Session
 
 CLASSES = {
