@@ -91,12 +91,19 @@ class Command:
         return lambda: loaded(self.work)(settings)
 
     def import_plugin(self, words: Sequence[str]) -> None:
-        """Import the module that `--plugin NAME` or `--plugin=NAME` names, if there is one."""
+        """Import the module that --plugin names, if the command has this flag."""
         has_one = RecipeFlags in self.owners and "plugin" not in self.without
-        for word, following in pairwise([*words, "-"] if has_one else ()):
-            flag, equals, text = word.partition("=")
-            if flag == "--plugin" and (equals or not following.startswith("-")):
-                import_plugin(text if equals else following)
+        if has_one and (name := text_after("--plugin", words)) is not None:
+            import_plugin(name)
+
+
+def text_after(flag: str, words: Sequence[str]) -> str | None:
+    """Return the text of a flag in words that nobody has read yet; None without one."""
+    for word, following in pairwise([*words, "-"]):
+        name, equals, text = word.partition("=")
+        if name == flag and (equals or not following.startswith("-")):
+            return text if equals else following
+    return None
 
 
 @during(LOCAL, True)

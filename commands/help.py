@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, Field
 from typing import Any
 
-from commands import NAMES, Command, command
+from commands import NAMES, Command, command, text_after
 from configs.fields import declared, help_text, kind, parse
 from configs.methods import applicable
 from configs.recipes import method_flags
@@ -35,12 +35,8 @@ def asked_help(asked: Command, words: Sequence[str]) -> str:
 
     With `--method NAME`, it has the flags that work with this method.
     """
-    given: dict[str, str] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, text = word.partition("=")
-        given[name] = text if equals else following
     asked.import_plugin(words)
-    return command_help(asked, given.get("--method"))
+    return command_help(asked, text_after("--method", words))
 
 
 def command_help(asked: Command, method: str | None = None) -> str:

@@ -249,14 +249,14 @@ def overridden(recipe: Values, given: Values) -> Values:
     return recipe | given
 
 
-def composed(recipe: Values, given: Values, *methods: MethodSettings) -> Values:
+def composed(recipe: Values, given: Values, method: MethodSettings | None = None) -> Values:
     """Return what settings are made of; a recipe's drafter is for methods that have one.
 
-    methods: what is decoded with, where it is not the method in the values.
+    method: what is decoded with, where it is not the method in the values.
     """
     values = overridden(recipe, given)
-    names = [m.method for m in methods] or [values.get("method", "adt")]
-    idle = all(name in METHODS and not METHODS[name].drafted for name in names)
+    name = values.get("method", "adt") if method is None else method.method
+    idle = name in METHODS and not METHODS[name].drafted
     return without(values, {"drafter_path"} - given.keys()) if idle else values
 
 

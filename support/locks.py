@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import BinaryIO, Self
 
 from configs.fields import mismatch
 from support.output import remark
@@ -17,16 +17,8 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 RANK = "(?:0|[1-9][0-9]{0,2})"  # of a process in the names of its files; dates are longer
 
 
-class Lock(Protocol):
-    """A lock, held until it is closed."""
-
-    def close(self) -> None: ...
-    def __enter__(self) -> Any: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
-
-
-def lock(path: Path) -> Lock:
-    """Lock a file; BlockingIOError if another process has it.
+def lock(path: Path) -> "BinaryIO | _Holder":
+    """Lock a file until what comes back is closed; BlockingIOError if another process has it.
 
     Where the file system has no locks, a file beside it names the process that holds it. This finds
     other processes of this machine; a SettingsError asks the user about one of another machine.
@@ -113,7 +105,7 @@ def _is_alive(number: str) -> bool:
     return True
 
 
-def claim(source: str, path: Path) -> Lock:
+def claim(source: str, path: Path) -> "BinaryIO | _Holder":
     """Return the lock beside a file that one process at a time may write; else a SettingsError."""
     try:
         return lock(path.with_name(f".{path.name}.lock"))
