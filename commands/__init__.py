@@ -28,7 +28,6 @@ from configs.methods import AUTO, METHODS
 from configs.recipes import (
     Known,
     RecipeFlags,
-    family_recipe,
     import_plugin,
     joined,
     row_as_recipe,
@@ -84,8 +83,7 @@ class Command:
         with during(LOCAL, dry):
             settings = self.settings(recipe, given)
         if "model" in given and "config" not in texts:  # then the recipe is the model's own
-            model = given["model"]
-            tell_family(model, family_recipe(model, known.flags), given)
+            tell_family(given["model"], recipe, given)
         if dry and (plan := self.plan) is not None:
             return lambda: _show(plan, settings)
         return lambda: loaded(self.work)(settings)

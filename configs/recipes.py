@@ -40,7 +40,7 @@ from configs.model import SamplingSettings
 from configs.schema import RunSettings
 from configs.targets import TARGETS, own_flags
 
-_OF_FAMILY = ("dtype", *flags_in(SamplingSettings))
+OF_FAMILY = ("dtype", *flags_in(SamplingSettings))
 TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
 PLUGINS: dict[str, None] = {}  # names of the modules that --plugin has imported
 
@@ -129,10 +129,10 @@ def model_recipe(model: str) -> Values:
     return read_recipe(str(path), of_runs())
 
 
-def family_recipe(model: str, flags: Container[str] = _OF_FAMILY) -> Values:
+def family_recipe(model: str, flags: Container[str] = OF_FAMILY) -> Values:
     """Return number type and sampling as a model's own recipe says. flags: that the caller has."""
     values = model_recipe(model)
-    return {name: values[name] for name in values if name in _OF_FAMILY and name in flags}
+    return {name: values[name] for name in values if name in OF_FAMILY and name in flags}
 
 
 def paper_rows() -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from configs.fields import Values, flags_in
 from configs.methods import METHODS, MethodSettings
 from configs.model import EngineSettings
-from configs.recipes import TUNED, composed
+from configs.recipes import OF_FAMILY, TUNED, composed
 from configs.targets import ROOT, TARGETS
 from models.files.folders import check_files
 from runs.tuned import warn_of_conditions
@@ -42,7 +42,7 @@ def tell_family(
     told = [
         f"--{name} {value}"
         for name, value in recipe.items()
-        if name not in given and value != flags[name].default
+        if name in OF_FAMILY and name not in given and value != flags[name].default
     ]
     if told:
         say(f"{', '.join(told)}: as configs/{model}.yaml says")
