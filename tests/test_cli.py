@@ -12,6 +12,7 @@ from stand_ins import empty_checkpoint
 
 import main
 from configs.schema import ROOT
+from support.output import remark
 
 
 @pytest.fixture
@@ -48,6 +49,21 @@ def test_values_arrive_as_their_types(model, seen):
     settings = seen[0]
     assert (settings.prompts.num_images, settings.trace) == (1, False)
     assert (settings.engine.sampling.cfg, settings.engine.method.depth) == (1.0, 3)
+
+
+def test_without_a_recipe_none_is_read(model, seen, monkeypatch):
+    monkeypatch.delattr("configs.recipes.read_yaml")
+    assert main.main(["generate_images", "--prompt=x", "--method=adt", model]) == 0
+    assert seen[0].engine.method.method == "adt"
+
+
+def test_what_the_models_own_recipe_sets_is_told(model, seen, capsys):
+    remark.cache_clear()
+    words = ["--prompt=x", "--model=anole", model, "--top_k=5", "--method=adt_lantern"]
+    assert main.main(["generate_images", *words]) == 0
+    assert capsys.readouterr().err == "note: --dtype bf16: as configs/anole.yaml says\n"
+    engine = seen[0].engine
+    assert (engine.sampling.top_k, engine.method.verifier) == (5, "lantern")
 
 
 def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
