@@ -11,7 +11,7 @@ from configs.fields import mismatch
 from configs.model import TIMED
 from support.durable import files_named
 from support.json_files import read_object
-from support.json_lines import Line, numbered_lines, refuse_line, scan_lines
+from support.json_lines import Line, refuse_line, scan_lines, stream_lines
 from support.locks import RANK
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
@@ -72,7 +72,7 @@ def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
     """Return the finished images' records by id, and the ids whose files changed since."""
     records = {}
     for path in files_of(folder, RECORDS):
-        for number, record in numbered_lines(path):
+        for number, _, record in stream_lines(path):
             prompt, tau = record.get("prompt"), record.get("tau")
             if not isinstance(prompt, str) or not _is_figure(tau, False):
                 refuse_line(path, number, f"a record with prompt {prompt!r}, tau {tau!r}")

@@ -14,9 +14,9 @@ _KEYS = {"id": str, "step": int}
 _LINES = "lines that this program wrote"
 
 
-def read_lines(path: Path) -> list[Line]:
-    """Return the objects that `durable.append_lines` wrote, as `numbered_lines` does."""
-    return [line for _, line in numbered_lines(path)]
+def read_lines(path: Path, key: str = "id", finite: bool = True) -> list[Line]:
+    """Return the objects that `durable.append_lines` wrote, as `stream_lines` does."""
+    return [line for _, _, line in stream_lines(path, key, finite)]
 
 
 def mended_lines(path: Path) -> list[Line]:
@@ -31,14 +31,6 @@ def set_lines(path: Path, lines: list[Line]) -> None:
     content = encode_lines(lines)
     if (path.read_bytes() if path.exists() else b"") != content:
         replace_file(path, content)
-
-
-def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tuple[int, Line]]:
-    """Return the objects that `durable.append_lines` wrote, with the numbers of their lines.
-
-    What is left out or refused: as by `stream_lines`.
-    """
-    return [(number, record) for number, _, record in stream_lines(path, key, finite)]
 
 
 def stream_lines(

@@ -12,7 +12,7 @@ import torch
 from configs.downloads import failed_download
 from configs.fields import SettingsError, mismatch
 from support.durable import append_bytes, encode_lines, new_file, remove_halves, replace_file
-from support.json_lines import Line, numbered_lines
+from support.json_lines import Line, read_lines
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ class JsonLog:
     @property
     def lines(self) -> list[Line]:
         """What is in the file; also NaN: a loss that diverged is what the log is read for."""
-        return [line for _, line in numbered_lines(self.path, "step", finite=False)]
+        return read_lines(self.path, "step", finite=False)
 
     def keep(self, wanted: Callable[[Line], bool]) -> None:
         """Drop all other lines, which will be made again."""

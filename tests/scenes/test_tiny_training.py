@@ -22,7 +22,7 @@ from scenes.training.train import TRAININGS, train
 from scenes.training.training import fast_precision, train_for
 from scripts.checkpoints.chameleon import Sizes, write_checkpoint
 from scripts.checkpoints.parts import OPTIONS, write_vqgan
-from support.json_lines import numbered_lines
+from support.json_lines import read_lines
 
 SIZES, CPU = Sizes(layers=1), torch.device("cpu")
 
@@ -74,7 +74,7 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
     assert (first.step, first.seconds) == (30, 30.0)
     train_for(1.0, second, tmp_path / "model.pt", str(tmp_path / "not read"), 1e-3)
     assert (second.step, second.seconds) == (60, 60.0)
-    log = [line for _, line in numbered_lines(tmp_path / "train_model.jsonl", "step")]
+    log = read_lines(tmp_path / "train_model.jsonl", "step")
     assert [entry["step"] for entry in log] == [25, 30, 50, 60]
     assert log[-1]["images"] == 240
     for name in ("tokens", "names", "outlines"):
@@ -150,7 +150,7 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     for minutes in (0.0, 0.4):
         folders = {"work_dir": str(tmp_path), "model_dir": str(tmp_path / "model")}
         train(network="decoder", minutes=minutes, **folders)
-    log = [line for _, line in numbered_lines(tmp_path / "train_decoder.jsonl", "step")]
+    log = read_lines(tmp_path / "train_decoder.jsonl", "step")
     assert log[-1]["psnr"] > log[0]["psnr"] + 1
     last, images = load_vqgan(folder), torch.from_numpy(np.load(tmp_path / "images_train.npy"))
     assert torch.equal(first.encode(images), last.encode(images))

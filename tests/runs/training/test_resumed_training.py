@@ -28,7 +28,7 @@ import main
 from configs.fields import SettingsError
 from runs.training.train import Training
 from scripts.checkpoints.chameleon import write_checkpoint
-from support.json_lines import numbered_lines
+from support.json_lines import read_lines
 from support.processes import Processes
 
 
@@ -80,7 +80,7 @@ def test_the_log_counts_updates_over_their_own_time(folders, tmp_path, monkeypat
     training.recent = [training.trainer.update() for _ in range(2)]
     training._save()
     open_timed().run()
-    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step") if "loss" in line]
+    lines = [line for line in read_lines(tmp_path / "log.jsonl", "step") if "loss" in line]
     figures = [[line[name] for name in ("images_per_second", "seconds_left")] for line in lines]
     assert figures == [[4, 2], [4, 0]]
 
@@ -196,7 +196,7 @@ def test_a_killed_evaluation_is_made_up_for(folders, tmp_path, monkeypatch) -> N
             training.run()
     run(folders, tmp_path, **more)
     run(folders, tmp_path, **more)
-    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step")]
+    lines = read_lines(tmp_path / "log.jsonl", "step")
     assert [line["step"] for line in lines if "levels" in line] == [2, 4, 5]
     assert training.evaluation.done(4), "of an earlier checkpoint, no evaluation is missing"
 
@@ -214,7 +214,7 @@ def test_an_evaluation_is_whole_or_made_again(folders, tmp_path, monkeypatch, ki
         with pytest.raises(KeyboardInterrupt):
             training.run()
     run(folders, tmp_path, steps=1)
-    lines = [line for _, line in numbered_lines(tmp_path / "log.jsonl", "step")]
+    lines = read_lines(tmp_path / "log.jsonl", "step")
     assert [line["step"] for line in lines if "levels" in line] == [1]
     assert json.loads((tmp_path / "best/evaluation.json").read_text()) == evaluation(tmp_path)
 

@@ -18,7 +18,7 @@ from drafters.training.shards import Example, ShardWriter
 from models.files.identity import checkpoint_id
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
-from support.json_lines import numbered_lines
+from support.json_lines import read_lines
 from support.processes import ALONE, Processes
 from support.progress import Progress
 
@@ -94,7 +94,7 @@ def stopped(folders: Path, out: Path, after: int = 1, **more: object) -> None:
 def curve(out: Path) -> list[dict]:
     """The lines of the log that losses are in, without times."""
     kept = ("step", "loss", "regression", "cross_entropy", "lr")
-    lines = (line for _, line in numbered_lines(out / "log.jsonl", "step"))
+    lines = read_lines(out / "log.jsonl", "step")
     return [{name: line[name] for name in kept} for line in lines if "loss" in line]
 
 
