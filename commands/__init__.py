@@ -30,7 +30,9 @@ from configs.recipes import (
     RecipeFlags,
     import_plugin,
     joined,
-    row_as_recipe,
+    overridden,
+    paper_row,
+    read_recipe,
     unknown_flag,
 )
 from configs.rules import Code, loaded
@@ -141,13 +143,14 @@ def read_words(words: Sequence[str], known: Known) -> dict[str, str]:
 
 def values_of(texts: Mapping[str, str], known: Known) -> tuple[Values, Values]:
     """Return what recipes say, if some are named, and what the command line says, by flag."""
-    if texts.get("method", AUTO) not in (AUTO, *METHODS):
-        texts = row_as_recipe(texts)
-    given = {name: parse(known.flags[name], name, text) for name, text in texts.items()}
+    method = texts.get("method", AUTO)
+    row = None if method in (AUTO, *METHODS) else paper_row(method)
+    flags = [name for name in texts if name != "method" or row is None]
+    given = {name: parse(known.flags[name], name, texts[name]) for name in flags}
     given.pop("plugin", None)  # imported before
     config = given.pop("config", None)
     recipe = {} if config is None and "model" not in given else joined(config, given, known)
-    return recipe, given
+    return (recipe if row is None else overridden(recipe, read_recipe(row, known))), given
 
 
 def _turns_off(name: str, flags: Mapping[str, Field]) -> bool:

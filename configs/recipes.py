@@ -94,14 +94,6 @@ def unknown_flag(name: str, known: Known, dashes: str = "--") -> SettingsError:
     return SettingsError("unknown flag", source, advice=" ".join(hints))
 
 
-def row_as_recipe(texts: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a command line's texts; a method that is a row of the paper becomes a last recipe."""
-    if (row := paper_row(texts["method"])) is None:
-        return texts
-    others = {name: text for name, text in texts.items() if name != "method"}
-    return others | {"config": ",".join(filter(None, (texts.get("config"), row)))}
-
-
 def joined(config: str | None, given: Values, known: Known) -> Values:
     """Return what the model's own recipe says and what those of --config say; a later one wins.
 
