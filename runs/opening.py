@@ -65,12 +65,11 @@ def tell(values: Values, settings: EngineSettings) -> None:
 
 def tell_foreign_numbers(model_path: str, *methods: MethodSettings) -> None:
     """Say that methods weigh what they recall by numbers that were fitted to another model."""
-    is_tiny = Path(model_path).resolve() == (ROOT / TARGETS["tiny"].folder).resolve()
     recalls = {
         method.method
         for method in methods
         if not method.recall_numbers and "recall_numbers" in METHODS[method.method].defaults
     }
-    if not is_tiny and recalls:
+    if recalls and Path(model_path).resolve() != (ROOT / TARGETS["tiny"].folder).resolve():
         fits = "; `tune` fits them to yours" if "recall" in recalls else ""
         remark(f"recall numbers: fitted to tiny{fits}")
