@@ -139,6 +139,7 @@ def _make(
     from runs.session import open_session as open_with_weights
 
     jobs = {job.id: job for job in image_jobs(items, settings.prompts.seed)}
+    _ = folder.files  # before they are read
     session = (open_session or open_with_weights)(settings.engine)
     # Before `begin`: if a prompt is too long, the error comes while the folder is untouched.
     steps = draw(session, [jobs[item.id] for item in missing])

@@ -28,7 +28,7 @@ from PIL import Image
 
 from configs.fields import Flag, SettingsError, Values, mismatch
 from decoding.seeds import image_seed
-from runs.made_of import Made, files_now, made_of, refuse_changed
+from runs.made_of import Files, Made, files_now, made_of, refuse_changed
 from runs.prompts import PromptItem
 from runs.records import (
     IMAGE,
@@ -96,7 +96,6 @@ class RunFolder:
             raise self._error(reason(error), "a writable folder") from error
         try:
             self.processes.agree_on_folder("output_dir", str(self.path), self.path / ".lock")
-            self._files = files_now(self.settings)
             self._read()
             if self.processes.count > 1:  # each may have been started by hand
                 for other in self.processes.gather(self._identity):
@@ -140,9 +139,9 @@ class RunFolder:
     def begin(self, hardware: Line) -> None:
         """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left.
 
-        A SettingsError if a file of the model has changed since the folder was opened.
+        A SettingsError if one of `files` has changed meanwhile.
         """
-        refuse_changed(self.settings, self._files)
+        refuse_changed(self.settings, self.files)
         self.processes.wait()  # everyone has read the folder
         if self.processes.rank == 0:
             self._begin(hardware)
@@ -257,9 +256,15 @@ class RunFolder:
         return self._shared | self._made.files
 
     @cached_property
+    def files(self) -> Files:
+        """The model's files, noted when they are asked for: before anything reads them."""
+        return files_now(self.settings)
+
+    @cached_property
     def _made(self) -> Made:
         """What the settings name."""
         # a new folder needs it once the model is loaded, when its files are read anyway
+        _ = self.files
         return made_of(self._shared)
 
     def _refuse_foreign(self) -> None:
