@@ -271,10 +271,8 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     known = Known("benchmark", {flag: f for flag, f in method_flags().items() if flag != "method"})
     given: Values = {}
     with refusing(f"{source}, in {entry!r}"):
-        recipe = {"method": name}
-        if _is_recipe(name):
-            written = recipe_of(name)
-            recipe = {flag: value for flag, value in written.items() if flag in method_flags()}
+        written = recipe_of(name) or {"method": name}
+        recipe = {flag: value for flag, value in written.items() if flag in method_flags()}
         for option in options:
             flag, equals, text = option.partition("=")
             if flag not in known.flags:

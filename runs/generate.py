@@ -30,16 +30,9 @@ if TYPE_CHECKING:  # these import torch
     from runs.session import Session
 
 _MEASURES = (
-    "target_forwards",
-    "tau",
-    "mean_drafted_depth",
-    "mean_verified_depth",
-    "mean_nodes",
-    "seconds",
-    "seconds_prefill",
-    "seconds_draft",
-    "seconds_verify",
-)
+    "target_forwards", "tau", "mean_drafted_depth", "mean_verified_depth", "mean_nodes",
+    "seconds", "seconds_prefill", "seconds_draft", "seconds_verify",
+)  # fmt: skip
 
 
 def generate_images(
