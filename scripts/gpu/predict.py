@@ -241,6 +241,7 @@ def round_prices(count: Callable[..., list[Work]]) -> Pricing:
     def counted(method: MethodSettings, masked: bool) -> Row:
         return Row("", method, None, count(method, masked=masked), [])
 
+    @cache  # a trace has the same rounds again and again
     def price(of: Replayed, gpu: Prices) -> float:
         if not of.depth:
             return counted(MethodSettings("ar"), False).round_ms(gpu)
