@@ -396,7 +396,7 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
         "between or one.",
         f"Two kernels choose tokens. One cuts and norms a distribution, as long as {CUT_KERNELS} "
         f"small ones; one takes the best n codes, as long as 1 + n / {BEST_CODES} (estimated).",
-        f"A third judges drafts by another rule than exact, as long as {ROW_KERNELS} + "
+        f"Another judges drafts by rules other than exact, as long as {ROW_KERNELS} + "
         f"{CHILD_KERNELS} n, where n is the most children of a node (estimated).",
         f"{GAP_US} us pass between two kernels of a graph. The host takes {HOST_MS} ms between "
         f"rounds; a rule that walks there takes {RULE_MS} ms more.",

@@ -94,7 +94,8 @@ def test_a_rule_with_a_kernel_costs_no_walk_and_more_with_more_children(
     models, monkeypatch
 ) -> None:
     session, scale = models[1]
-    rejection = MethodSettings("eagle2", depth=2, width=3, nodes=6, verifier="rejection")
+    tree = {"proposal": "topk", "depth": 2, "width": 3, "nodes": 6}
+    rejection = MethodSettings("eagle2", **tree, verifier="rejection")
     counted = []
     for longer in (0, 1):
         monkeypatch.setattr(count, "CHILD_KERNELS", longer)

@@ -31,24 +31,24 @@ judging = pytest.importorskip("models.cuda.judging", reason="needs Triton, torch
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="with a GPU, scripts/gpu/check.sh runs them"
 )
-VOCAB = 4
-NEAREST = torch.tensor([[1, 2, 3], [2, 0, 3], [1, 3, 0], [2, 1, 0]], dtype=torch.int32)
+VOCAB = 8
+PLANE = torch.rand(VOCAB, 2, generator=torch.Generator().manual_seed(0))
+NEAREST = torch.cdist(PLANE, PLANE).argsort(dim=1)[:, 1:].int()
 KINDS = ("near", "cut", "ties", "disjoint")
 SETTINGS = [
-    LanternSettings(k=2, delta=0.3),
-    LanternSettings(k=1, delta=0.2, budget="per_candidate", residual="reference"),
-    LanternSettings(k=2, delta=2.0, residual="reference"),
-    LanternSettings(k=3, delta=1.0),
+    LanternSettings(k=3, delta=0.5),
+    LanternSettings(k=4, delta=0.2, budget="per_candidate", residual="reference"),
+    LanternSettings(k=4, delta=2.0, residual="reference"),
+    LanternSettings(k=7, delta=1.0),
 ]
-
 BORROWS = LanternSettings(k=6, delta=0.3)
 TREE = {"method": "eagle2", "depth": 2, "width": 3, "nodes": 6}
 WARM, GREEDY = SamplingDistribution(top_k=12), SamplingDistribution(temperature=0.0)
 
 
 @cache
-def laws(kind: str) -> Unfavourable:
-    made = Unfavourable(kind, VOCAB, 5)
+def laws(kind: str, vocab: int = VOCAB) -> Unfavourable:
+    made = Unfavourable(kind, vocab, 5)
     made.log_p, made.log_q = made.log_p.float(), made.log_q.float()
     return made
 
@@ -82,12 +82,11 @@ CELLS = [
 
 
 @pytest.mark.parametrize("greedy", [False, True], ids=["T = 1", "T = 0"])
-@pytest.mark.parametrize("number", thinned(thinned(range(len(CELLS)))))
+@pytest.mark.parametrize("number", range(len(CELLS)) if ALL else range(15, 28, 2))  # of siblings
 def test_a_verdict_is_that_of_the_walk(number, greedy) -> None:
-    (walk, tree, proposal), kind = CELLS[number], KINDS[number % len(KINDS)]
-    images = 5 if ALL else 2
-    images = 1 if greedy and proposal == "topk" else images  # else all would be the same
-    given, noise = (laws(kind), TREES[tree], proposal), noise_of(range(images), 6, VOCAB, greedy)
+    (walk, tree, proposal), kind = CELLS[number], KINDS[number % len(KINDS)] if ALL else "near"
+    seeds = range(3, 4 if greedy and proposal == "topk" else 8)  # else all would be the same
+    given, noise = (laws(kind), TREES[tree], proposal), noise_of(seeds, 6, VOCAB, greedy)
     wanted, found = (one_round(*given, rule, noise)[1] for rule in (walk, nodewise(walk)))
     assert torch.equal(emitted(found), emitted(wanted))
     for image, accepted in enumerate(wanted.accepted.tolist()):
@@ -136,11 +135,11 @@ def one_key(log_p, log_q, tree, numbers, *rest):
 
 @only_in_all
 def test_first_tokens_have_the_targets_distribution() -> None:
-    noise, near, p_values = noise_of(range(300), 3, VOCAB), copy(laws("near")), []
+    noise, near, p_values = noise_of(range(300), 3, 4), copy(laws("near", 4)), []
     near.log_p, near.log_q = near.log_p.flip(1), near.log_q.flip(1)  # code 0 is drafted
     for judge in (judging.judge, one_key):
         given = near, static("root:1"), "sampled", nodewise(Sampled(), judge), noise
         verdict = one_round(*given)[1]
-        counts = outcome_counts(verdict.emitted[:, :1], VOCAB)
+        counts = outcome_counts(verdict.emitted[:, :1], 4)
         p_values.append(p_value(counts, near.log_p[0].exp()))
     assert p_values[0] > 1e-4 > 1e-8 > p_values[1]
