@@ -36,6 +36,7 @@ from runs.session import open_session
 from support.json_lines import read_lines
 from support.locks import claim
 from support.output import remark
+from support.progress import Progress
 
 METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]
 
@@ -49,7 +50,7 @@ class Machine:
         self.broken_after: int | None = None
         self.target = SimpleNamespace(device=torch.device("cpu"))
         self.settings = run_settings({"prompt": "a cat", "device": "cpu", "method": "ar"}).engine
-        silent = SimpleNamespace(say=lambda _: None, update=lambda _: None)
+        silent = Progress("measuring", shown=False)
         self.bench = Bench(self, Measurements(path, self.settings), silent, lambda _: None)
 
     def open_engine(self, method: MethodSettings) -> object:
@@ -156,7 +157,7 @@ def test_what_dropped_out_is_not_chosen() -> None:
 def test_an_engine_that_is_not_kept_frees_its_memory(checkpoint) -> None:
     words = {"prompt": "a cat", "model_path": str(checkpoint), "device": "cpu", "method": "ar"}
     session = open_session(run_settings(words).engine)
-    silent = SimpleNamespace(say=lambda _: None, update=lambda _: None)
+    silent = Progress("measuring", shown=False)
     bench = Bench(session, Measurements(None, session.settings), silent, lambda _: None)
     bench.turn((BASELINE, METHODS[0]), [Job("0", "a cat", 0)])
     gone = weakref.ref(bench.engines[METHODS[0]])
