@@ -26,6 +26,7 @@ from support.tables import Table
 FIXED = "eagle2_d"  # rows of fixed trees, by depth
 PAPERS = f"{FIXED}5"  # the paper's, with which all rows are compared
 DRAWN = GPUS["h200"]
+CARDS = [GPUS[name] for name in ("h100", "h200", "a100", "4090")]
 FEW = 4  # rows of a setting that is not drawn
 COLUMNS = 16  # of the included model's images
 Setting = Mapping[str, TracedRun]  # by row
@@ -97,7 +98,7 @@ def _cells(row: TracedRun, fixed: TracedRun, price: Pricing) -> dict[str, str]:
     row, fixed = row.only(ids), fixed.only(ids)
     cells = {"row": row.name, "images": str(len(ids))} | row.cells()
     rounds = row.rounds(1)
-    for gpu in GPUS.values():
+    for gpu in CARDS:
         time = total_ms(rounds, gpu, price) / rounds.total()
         times = partial(_by_image, gpu=gpu, price=price)
         cells[gpu.name] = f"{time:.1f}: {paired_ratio(times(fixed), times(row)).words()}"
@@ -111,14 +112,16 @@ def _by_image(run: TracedRun, gpu: Prices, price: Pricing) -> list[float]:
 
 def _draw(settings: Mapping[str, Setting], price: Pricing, output: Path) -> None:
     """Draw tau over the milliseconds of a round, a panel per setting."""
-    figure = Figure(figsize=(3.2 * len(settings), 2.8))
+    figure = Figure(figsize=(3.2 * len(settings), 3.1))
     panels = figure.subplots(1, len(settings), squeeze=False)[0]
     for panel, (title, rows) in zip(panels, settings.items(), strict=True):
-        whole = [row for row in rows.values() if row.images.keys() == rows[PAPERS].images.keys()]
-        _draw_panel(panel, whole, price)
-        panel.set_title(title, fontsize=8)
+        shared = set.intersection(*(set(row.images) for row in rows.values()))
+        _draw_panel(panel, [row.only(shared) for row in rows.values()], price)
+        panel.set_title(f"{title}, {len(shared)} images", fontsize=8)
     panels[0].set_ylabel("tau", fontsize=7)
-    figure.tight_layout()
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, loc="lower center", ncols=3, fontsize=5)  # no point is under it
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
     with new_file(output) as file:
         figure.savefig(file, format="png", dpi=110)
 
@@ -137,7 +140,6 @@ def _draw_panel(panel: Axes, rows: Sequence[TracedRun], price: Pricing) -> None:
     panel.plot(*zip(*fixed, strict=True), "o-", ms=3, color="gray", label="eagle2, by depth")
     panel.set_xlabel(f"predicted ms per round, {DRAWN.name}", fontsize=7)
     panel.tick_params(labelsize=7)
-    panel.legend(fontsize=5)
 
 
 if __name__ == "__main__":
