@@ -29,8 +29,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 import main
 from adt_tree import Pipeline
 from adt_tree.sources import source_values
-from commands import command
-from configs.recipes import read
+from commands import command, values_of
 from configs.schema import SamplingSettings
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
@@ -329,9 +328,10 @@ def test_the_painters_time_steps_are_those_that_the_pipeline_gives() -> None:
 
 
 def test_guidance_is_off_by_default(original) -> None:
-    recipe, given = read(command("inspect"), {"model": "glm_image"})
+    recipe, given = values_of({"model": "glm_image"}, command("inspect").known)
     assert given == {"model": "glm_image"}
     assert recipe == {"dtype": "bf16", "temperature": 0.9, "top_p": 0.75, "cfg": 1.0}
-    assert read(command("vq_distances"), {"model": "glm_image"})[0] == {}  # it has no such flag
+    known = command("vq_distances").known  # it has no such flag
+    assert values_of({"model": "glm_image"}, known)[0] == {}
     pipe = Pipeline.from_pretrained(original, target_size="96x64")
     assert pipe.settings.sampling.cfg == 1
