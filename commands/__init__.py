@@ -82,8 +82,8 @@ class Command:
         texts = read_words(words, known)
         recipe, given = values_of(texts, known)
         dry = given.pop("dry_run", False)
-        settle = during(LOCAL, True)(self.settings) if dry else self.settings
-        settings = settle(recipe, given)
+        with during(LOCAL, dry):
+            settings = self.settings(recipe, given)
         if "model" in given and "config" not in texts:  # then the recipe is the model's own
             tell_family(given["model"], recipe, given)
         if dry and (plan := self.plan) is not None:

@@ -7,6 +7,7 @@ every batch size, and the table of all methods.
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,9 @@ def tuned_recipe(values: Values) -> Tuned | None:
         if "drafter_path" in values and not method.drafted:
             continue
         settings = EngineSettings.of(composed(values, {}, method), method=method)
-        with during(LOCAL, True):  # a hub id without its files here was not tuned here
-            try:
-                here = _conditions(settings)
-            except SettingsError:
-                continue
+        # a hub id without its files here was not tuned here
+        with during(LOCAL, True), suppress(SettingsError):
+            here = _conditions(settings)
             if tuned["conditions"].get("model_path") == here["model_path"]:
                 recipes.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
     return min(recipes, key=lambda one: len(one.apart), default=None)

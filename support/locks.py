@@ -3,13 +3,13 @@
 import errno
 import fcntl
 import os
-import re
 import socket
 import time
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from configs.fields import mismatch
+from support.durable import files_named
 from support.output import remark
 
 # what flock answers on Lustre and NFS that are mounted without locks
@@ -51,9 +51,8 @@ def refuse_others(folder: Path) -> None:
 
     Process n holds .lock.n; its lock is taken for a moment.
     """
-    for path in folder.glob(".lock.*"):
-        if re.fullmatch(rf"\.lock\.{RANK}", path.name):
-            lock(path).close()
+    for path in files_named(folder, rf"\.lock\.{RANK}"):
+        lock(path).close()
 
 
 def holder_of(path: Path) -> str:

@@ -5,7 +5,6 @@ painted by diffusers' GlmImagePipeline, or a pixel per code.
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -24,7 +23,7 @@ from models.base import ImageGrid
 from models.files.entries import library_errors, refuse_entry, require_values
 from models.files.network import Network, Slot
 from models.files.tensors import read_header, read_tensors
-from models.files.weights import all_of, folder_shapes, listed_files, weight_files
+from models.files.weights import all_of, folder_shapes, present_files, weight_files
 from support.border import Failure
 from support.extras import install
 from support.json_files import read_object
@@ -141,7 +140,7 @@ def lacks_painter(root: Path) -> str:
     """Return, in words, what a checkpoint cannot be painted without; "" if nothing is missing."""
     missing = [name for name in _FILES if not (root / name).exists()]
     missing = missing or [
-        f"{n}/{name}" for n, name in _NETWORKS.items() if not _weights(root / n, name)
+        f"{n}/{name}" for n, name in _NETWORKS.items() if not present_files(root / n, name)
     ]
     if missing:
         return f"{root} has no {', '.join(missing)}"
@@ -149,13 +148,6 @@ def lacks_painter(root: Path) -> str:
         return f"diffusers is not installed: {install('glm')}"
     there = find_spec("diffusers.pipelines.glm_image") is not None
     return "" if there else f"diffusers {version('diffusers')} has no GlmImagePipeline"
-
-
-def _weights(folder: Path, name: str) -> list[Path]:
-    """Return what is there of a network's weights, all shards; none of a user's copies."""
-    with suppress(ValueError):
-        return [file for file in listed_files(folder, (name,)) if file.is_file()]
-    return []
 
 
 def _check_network(folder: Path, name: str) -> None:
@@ -184,7 +176,7 @@ class GlmPainter:
     @property
     def bytes(self) -> int:
         """Memory of its weights, in the type that they are stored in."""
-        files = (_weights(self.root / n, name) for n, name in _NETWORKS.items())
+        files = (present_files(self.root / n, name) for n, name in _NETWORKS.items())
         return sum(file.stat().st_size for file in chain(*files))
 
     @cached_property

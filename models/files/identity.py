@@ -3,12 +3,11 @@
 import hashlib
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER
-from models.files.weights import VQGAN_CONFIG, VQGAN_WEIGHTS, WEIGHT_FILES, listed_files
+from models.files.weights import VQGAN_CONFIG, VQGAN_WEIGHTS, WEIGHT_FILES, present_files
 
 # Beside weights, a model, its tokenizers and what paints are read from these. Other files are for
 # people and other programs, or a user's copies.
@@ -50,8 +49,7 @@ def files_read(folder: Path) -> Iterator[Path]:
     for place in (folder / name for name in _FOLDERS):
         yield from (place / name for name in _NAMES if (place / name).is_file())
         for names in _WEIGHTS:
-            with suppress(ValueError):  # none; what is wrong with an index is for its reader to say
-                yield from filter(Path.is_file, listed_files(place, names))
+            yield from present_files(place, *names)
 
 
 @cache  # a command names the same files many times, a sweep once per method

@@ -1,6 +1,7 @@
 """Which files a checkpoint folder has: its config, its weights, whole or in shards; their names."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,13 @@ def listed_files(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> list[Path
             return [folder / name]
     expected = ", ".join((*names, *map(_INDEX.format, names)))
     raise ValueError(f"no weights in {folder}: expected one of {expected}")
+
+
+def present_files(folder: Path, *names: str) -> list[Path]:
+    """Return those of the `listed_files` that are there; none of a user's copies."""
+    with suppress(ValueError):  # none; what is wrong with an index is for its reader to say
+        return [file for file in listed_files(folder, names) if file.is_file()]
+    return []
 
 
 def placed_keys(folder: Path, names: Sequence[str] = WEIGHT_FILES) -> dict[str, Path]:
