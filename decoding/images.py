@@ -262,8 +262,12 @@ class Images:
     def admit(self, queue: Iterator[Job | None]) -> bool:
         """Give free rows to the next jobs; returns whether an image is in flight."""
         for image, state in enumerate(self.states):
-            if state is None and (job := next(queue, None)) is not None:
+            if state is not None:
+                continue
+            if (job := next(queue, None)) is not None:
                 self.states[image] = self._prefill(image, job)
+            elif self._last is not None and self._last.image == image:
+                self._last = None  # rounds write over the prompt of a free row
         return any(state is not None for state in self.states)
 
     def _prefill(self, image: int, job: Job) -> ImageState:
@@ -287,7 +291,7 @@ class Images:
         """Return a prompt with its keys and values in an image's cache rows.
 
         The target reads it unless it was the last one: images of one prompt come one after the
-        other. The slots of a prompt stay as they are while images are decoded.
+        other. The slots of a prompt stay as they are while its row has an image.
         """
         if self._last is not None and self._last.text == text:
             self.cache.begin_as(image, self._last.image, self._last.rows.ids.shape[1])

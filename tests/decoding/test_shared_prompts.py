@@ -64,6 +64,20 @@ def test_every_engine_reads_anew(session, alone, reads) -> None:
     assert [name for name in reads if name != "prefill"] == ["prompt", "read"] * 2
 
 
+@pytest.mark.parametrize("name", USED)
+def test_a_free_row_does_not_keep_a_prompt_for_images_that_join(name, session, alone) -> None:
+    """Rounds write over the first slots of a row without an image."""
+    joining = iter([None, *JOBS[2:4]])  # row 0, which has read the prompt, is free for a round
+    engine = engine_of(session, USED[name], 2)
+    made = {
+        image.job.id: image.codes.tolist()
+        for step in engine.generate(JOBS[:2], joining)
+        for image in step.finished
+    }
+    assert made == {key: alone[key] for key in made}
+    assert len(made) >= 3
+
+
 SPEC = TransformerSpec(
     vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64
 )
