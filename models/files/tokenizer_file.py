@@ -41,6 +41,9 @@ def with_literal_texts(tokenizer: Tokenizer, words: str = "") -> Tokenizer:
     ]
     tokenizer.add_special_tokens(hidden)
     tokenizer.encode_special_tokens = True
+    # files keep what a training cut texts to or filled them up with
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     return tokenizer
 
 

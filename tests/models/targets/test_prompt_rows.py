@@ -110,6 +110,18 @@ def test_names_of_control_tokens_in_a_prompt_are_letters(tmp_path, name, change)
         assert len(named) == len(plain) + len(name.encode()), name
 
 
+def test_what_a_training_cut_its_texts_to_does_not_cut_prompts(tmp_path, originals) -> None:
+    """tokenizer.json keeps it, and transformers passes over it as well."""
+    folder = SMALL["janus_pro"].write(tmp_path)
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=40)
+    tokenizer.save(path)
+    plain, kept = (SMALL["janus_pro"].load(one).target for one in (originals["janus_pro"], folder))
+    assert kept.prompt("A red cat", 1).ids.tolist() == plain.prompt("A red cat", 1).ids.tolist()
+
+
 def test_names_of_t5s_control_tokens_are_no_control_tokens(tmp_path: Path) -> None:
     write_t5(tmp_path, 16)
     tokenizer = load_t5_tokenizer(tmp_path)
