@@ -58,7 +58,7 @@ def read_jsonl(path: Path) -> tuple[list[str | None], list[str]]:
     """
     names: list[str | None] = []
     prompts: list[str] = []
-    line_of: dict[str | None, int] = {}  # by id: where it stands for the first time
+    line_of: dict[str | None, int] = {}  # by id in small letters: where it stands first
     for number, text in enumerate(_read_text(path, "prompt").split("\n"), 1):
         if not text.strip():
             continue
@@ -67,7 +67,7 @@ def read_jsonl(path: Path) -> tuple[list[str | None], list[str]]:
             _check_id(name, line_of)
         except ValueError as error:
             _refuse(path, "prompt", f"in line {number} {error}", _LINE)
-        line_of.setdefault(name, number)
+        line_of.setdefault(name and name.lower(), number)
         names.append(name)
         prompts.append(prompt)
     if not prompts:
@@ -76,9 +76,13 @@ def read_jsonl(path: Path) -> tuple[list[str | None], list[str]]:
 
 
 def _check_id(name: str | None, line_of: Mapping[str | None, int]) -> None:
-    """Raise a ValueError for an id that an earlier line has, and where only some lines have one."""
-    if name is not None and name in line_of:
-        raise ValueError(f"id {name!r} for the second time, after line {line_of[name]}")
+    """Raise a ValueError for an id that an earlier line has, and where only some lines have one.
+
+    Capitals do not tell ids apart: on some disks two images would be one file.
+    """
+    if name is not None and name.lower() in line_of:
+        first = line_of[name.lower()]
+        raise ValueError(f"id {name!r} for the second time, after line {first} (in any case)")
     if line_of and (name is None) != (None in line_of):
         first = next(iter(line_of.values()))
         has = f"id {name!r}, and none in" if None in line_of else "no id, but one in"

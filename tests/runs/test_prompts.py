@@ -71,6 +71,10 @@ FAULTS = {
             '{"id": "a", "prompt": "a"}\n{"id": "a", "prompt": "b"}',
             "line 2 id 'a' for the second time, after line 1",
         ),
+        (
+            '{"id": "a", "prompt": "a"}\n{"id": "A", "prompt": "b"}',
+            r"line 2 id 'A' for the second time, after line 1 \(in any case\)",
+        ),
         ('{"id": "a", "prompt": "a"}\n{"prompt": "b"}', "line 2 no id, but one in line 1"),
         ('{"prompt": "a"}\n\n{"id": 1, "prompt": "b"}', "line 3 id '1', and none in line 1"),
         ('{"prompt": "a", "prompt": "b"}', "line 1 no JSON: the key 'prompt' twice"),
