@@ -16,7 +16,7 @@ from drafters.eagle import EagleHead
 from drafters.loading import FoundDrafter, find_drafter
 from models.backends import kernels_for, whose_kernels
 from models.base import TargetOptions
-from models.codecs.codebook import find_table, load_table
+from models.codecs.codebook import find_table, load_table, refuse_other_codebook
 from models.files.folders import checkpoint_folder
 from models.files.network import fitting_config
 from models.guidance import SequentialGuidance
@@ -94,6 +94,7 @@ class Session:
             path = _find_nearest(self.settings, columns, codes)
             with refusing(Flag("verifier", "lantern")):
                 table = load_table(path, codes, columns)
+                refuse_other_codebook(path, table, codebook_of(self.settings))
             nearest = torch.from_numpy(table.astype("int32"))
             self._nearest[columns] = nearest.to(self.target.device)
         return self._nearest[columns]
@@ -155,6 +156,13 @@ def target_options(
     names = {f.name for f in fields(TargetOptions)} & {f.name for f in fields(settings)}
     shared = {name: getattr(settings, name) for name in names}
     return TargetOptions(**shared | {"dtype": dtype, "device": device})
+
+
+def codebook_of(settings: EngineSettings) -> Tensor:
+    """Return the latents of a model's image codes, (codes, width), fp32; ValueError as loaders."""
+    options = target_options(settings, torch.float32, torch.device("cpu"))
+    folder = checkpoint_folder(settings.model_path, "--model_path")
+    return family_of(settings.model).codebook(folder, options)
 
 
 def open_target(settings: EngineSettings) -> TargetModel:

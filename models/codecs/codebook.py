@@ -22,6 +22,7 @@ from configs.fields import Flag, mismatch
 from support.durable import new_file
 
 _SHORT = 2**16  # codes that uint16 can name
+_LOOKED_AT = 64  # rows of a table that are compared with a codebook
 _NAME = re.compile(r"top_([0-9]{1,5})_indices\.npy")
 _PLACE = Path("outputs/vq_distances")  # of checkpoints into whose folders we do not write
 _OF_THE_HUB = re.compile("/models--[^/]+/snapshots/")
@@ -118,6 +119,25 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
     if (largest := int(table.max())) >= codes:
         raise mismatch(str(path), f"the code {largest}", f"codes from 0 to {codes - 1}")
     return table
+
+
+def refuse_other_codebook(path: Path, table: np.ndarray, codebook: Tensor) -> None:
+    """Raise a ValueError unless a table is of this codebook (K, d): others may have as many codes.
+
+    In half of some rows at least, no code is nearer than the first one. In others a program that
+    made the table may have rounded, or broken a tie, otherwise.
+    """
+    latents = codebook.detach().to("cpu", torch.float64)
+    codes = torch.arange(0, len(latents), max(1, len(latents) // _LOOKED_AT))
+    distances = torch.cdist(
+        latents[codes], latents, compute_mode="donot_use_mm_for_euclid_dist"
+    )  # (n, K)
+    first = torch.from_numpy(table[codes, :1].astype("int64"))
+    stated = distances.gather(1, first)[:, 0]
+    distances[torch.arange(len(codes)), codes] = torch.inf
+    if (stated <= 1.001 * distances.amin(1)).double().mean() < 0.5:
+        advice = "`python main.py vq_distances` with the same model makes it again."
+        raise mismatch(str(path), "those of another codebook", "the model's nearest codes", advice)
 
 
 def find_table(folder: str | Path, codes: int, neighbours: int, model: str) -> Path:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.codecs.codebook import table_path
+from models.codecs.vqgan_files import load_vqgan
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
@@ -169,10 +171,12 @@ def anole_config(scale: int = 1, layers: int = LAYERS) -> dict[str, Any]:
 def write_parts(folder: Path) -> State:
     """Write Chameleon's tokenizers, the VQGAN narrow, and a table of nearest codes."""
     write_tokenizer(folder, byte_level(vocabulary()), replace(ANOLE, codes=CODES))
-    nearest = table_path(folder, CODES, NEIGHBOURS)
-    nearest.parent.mkdir(exist_ok=True)
-    following = np.arange(CODES)[:, None] + 1 + np.arange(NEIGHBOURS)
-    np.save(nearest, (following % CODES).astype(np.uint16))  # any, since the codebook is random
+    latents = load_vqgan(folder / "tokenizer").codebook
+    nearest = torch.cdist(latents, latents).fill_diagonal_(torch.inf).argmin(1, keepdim=True)
+    table = nearest.numpy() + np.arange(NEIGHBOURS)  # then any, since the codebook is random
+    path = table_path(folder, CODES, NEIGHBOURS)
+    path.parent.mkdir(exist_ok=True)
+    np.save(path, (table % CODES).astype(np.uint16))
     return {}
 
 

@@ -13,6 +13,7 @@ import main
 from configs.fields import SettingsError
 from configs.schema import LanternSettings, MethodSettings
 from models.codecs.codebook import table_path, write_table
+from models.codecs.vqgan_files import load_vqgan
 from support.json_lines import read_lines
 
 CODES, opened = 24, SMALL["tiny"].load
@@ -22,7 +23,7 @@ CODES, opened = 24, SMALL["tiny"].load
 def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("relaxed") / "checkpoint"
     shutil.copytree(checkpoint, place)
-    latents = torch.randn(CODES, 4, generator=torch.Generator().manual_seed(0))
+    latents = load_vqgan(place / "tokenizer").codebook
     write_table(latents, table_path(place, CODES, 10), 10)
     return place
 
@@ -45,6 +46,19 @@ def test_what_the_table_does_not_hold_is_refused(numbers, message, folder) -> No
     session = opened(folder, MethodSettings())
     with pytest.raises(SettingsError, match=message):
         session.nearest_codes(relaxed(**numbers))
+
+
+def test_a_table_of_another_codebook_is_refused(folder, tmp_path) -> None:
+    """Such as that of the model before its codec was trained on."""
+    place = tmp_path / "model"
+    shutil.copytree(folder, place)
+    latents = torch.randn(CODES, 4, generator=torch.Generator().manual_seed(0))
+    write_table(latents, table_path(place, CODES, 4), 4)
+    session = opened(place, MethodSettings())
+    message = "--verifier lantern: .*top_4_indices.npy: .*got those of another codebook"
+    with pytest.raises(SettingsError, match=message):
+        session.nearest_codes(relaxed(k=4))
+    session.nearest_codes(relaxed(k=10))
 
 
 def test_a_missing_table_is_found_before_weights_are_read(checkpoint, monkeypatch) -> None:
