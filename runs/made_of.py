@@ -28,6 +28,9 @@ _FOLDERS = ("model_path", "drafter_path", "tokenizer_path", "text_encoder_path",
 # size and time of the last change, by file; inodes change on mounts of object stores
 Files = dict[Path, tuple[int, int]]
 BESIDE = " beside --model_path"  # ends of the names of files that no flag names
+# files outside the model's folder that make codes of pictures
+_CODECS = "vq_path", "tokenizer_path"
+_CODECS_BESIDE = str(CHAMELEON_TOKENIZER), "Emu3.5-VisionTokenizer", "processor"
 
 
 class Made(NamedTuple):
@@ -53,6 +56,12 @@ def made_of(values: Mapping[str, Any]) -> Made:
     files = {name: CONTENT + checkpoint_id(path) for name, path in places.items()}
     files |= {f"plugin {name}": CONTENT + _code_id(name) for name in recipes.PLUGINS}
     return Made(files, commits)
+
+
+def codec_of(files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return, of hashes by name, those of files that make codes of pictures."""
+    names = *_CODECS, *(name + BESIDE for name in _CODECS_BESIDE)
+    return {name: files[name] for name in names if name in files}
 
 
 def files_now(values: Mapping[str, Any]) -> Files:

@@ -37,7 +37,7 @@ from drafters.training.windows import BlockLoss
 from models.files.folders import checkpoint_folder
 from models.files.identity import checkpoint_id
 from models.target import TargetModel
-from runs.made_of import files_now, made_of, refuse_changed
+from runs.made_of import codec_of, files_now, made_of, refuse_changed
 from runs.methods import sampling_distribution
 from runs.plan import Plan
 from runs.session import open_target
@@ -52,6 +52,7 @@ from support.output import printed_unless_saved
 from support.processes import Processes, launched
 from support.progress import Progress, plural
 from support.training_state import JsonLog, damaged_state, load_state, save_state
+from support.wording import differences, first_of
 
 CHECKPOINT, _LOCK = "checkpoint/state.pt", ".lock"  # in the folder of a training
 
@@ -135,12 +136,19 @@ def _sampled_otherwise(settings: TrainSettings) -> Iterator[str]:
 
 
 def read_tokens(settings: TrainSettings) -> Tokens:
-    """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
+    """Return the tokens of --tokens; a SettingsError if model, checkpoint or codec are others."""
     with refusing(Flag("tokens")):
         tokens = Tokens.joined(settings.token_folders)
         folder = checkpoint_folder(settings.engine.model_path, "--model_path")
     model = {"model": settings.engine.model, "checkpoint": checkpoint_id(folder)}
     _check_tokens(settings, tokens, model)
+    codec = codec_of(made_of(identity(settings)).files)
+    for folder in settings.token_folders:
+        about = read_about(Path(folder))
+        there = codec_of(about.get("settings", {}))
+        if about.get("origin") == "images" and there != codec:
+            other = first_of(differences(there, codec))
+            refuse("tokens", folder, f"codes of the model's own image codec ({other})")
     return tokens
 
 
@@ -202,9 +210,9 @@ class Training:
         computed = Computed(target, tokens, guidance, settings.precision, layers)
         rows: Rower = computed
         if settings.cache_features is not None:
-            source = {"tokens": self.fingerprint, "checkpoint": tokens.about["checkpoint"]}
             named = {name: getattr(settings.engine, name) for name in CAPTION_FLAGS}
-            source |= named | made_of(named).files
+            of_head = "start_from", "embedding"
+            source = named | {n: file for n, file in self.files.items() if n not in of_head}
             folder, used = Path(settings.cache_features), sorted(images + held)
             rows = cached(computed, used, folder, source, processes, progress)
         self.checkpoint = settings.folder / CHECKPOINT

@@ -284,6 +284,19 @@ def test_tokens_of_another_model_checkpoint_or_grid_are_refused(folders, tmp_pat
         assert error.startswith("error: --tokens: ") and message in error
 
 
+def test_tokens_of_another_codec_are_refused(folders, tmp_path, capsys) -> None:
+    """Those of pictures: the target's own samples are codes of its codec."""
+    tokens, out = tmp_path / "tokens", tmp_path / "out"
+    shutil.copytree(folders / "tokens", tokens)
+    about = json.loads((tokens / "about.json").read_text())
+    files = {"model_path": "sha256:1", "tokenizer_path": "sha256:2"}  # as of another folder
+    for origin, code in (("own", 0), ("images", 2)):
+        about |= {"origin": origin, "settings": files}
+        (tokens / "about.json").write_text(json.dumps(about))
+        assert main.main([*words(folders, out, tokens=tokens), "--dry_run"]) == code
+    assert "--tokens: expected codes of the model's own image codec" in capsys.readouterr().err
+
+
 def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
     """bf16 rounds the target's products, too."""
     settings = train_settings(flags(folders, tmp_path, precision="bf16"))
