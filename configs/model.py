@@ -232,8 +232,12 @@ class EngineSettings(Settings, group="Model"):
 
     @property
     def repeats(self) -> bool:
-        """Whether all samples of a prompt are the same image, whatever their seeds."""
-        return self.sampling.temperature == 0 and not TARGETS[self.model].painted
+        """Whether all samples of a prompt are the same image, whatever their seeds.
+
+        A relaxed rule may have random numbers at temperature 0 as well, as VVS has.
+        """
+        greedy = self.sampling.temperature == 0 and self.method.lossless
+        return greedy and not TARGETS[self.model].painted
 
     def with_method(self, method: MethodSettings) -> "EngineSettings":
         """Return the same settings with another method; they keep the drafter if it needs one."""

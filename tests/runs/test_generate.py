@@ -180,6 +180,13 @@ def test_at_temperature_0_a_prompt_has_one_image(settings, names, capsys, flags,
     assert f"--temperature 0: {made} instead of" in capsys.readouterr().err
 
 
+def test_at_temperature_0_a_relaxed_rule_may_have_several_images(settings):
+    """VVS decides some rounds by chance."""
+    vvs = MethodSettings("jacobi", "topk", verifier="vvs")
+    chosen = settings(num_images=4, sampling=SamplingSettings(temperature=0), method=vvs)
+    assert len(make(chosen).drawn) == 4
+
+
 def test_finished_images_whose_seeds_would_be_others_are_refused(settings, tmp_path):
     path = tmp_path / "prompts.jsonl"
 
