@@ -1,6 +1,7 @@
 """The page's controls and what they do."""
 
 import json
+import secrets
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -147,7 +148,10 @@ def stop_run(stops: deque[str], value: str) -> object:
 
 def draw(pipe: Pipeline, stops: deque[str], before: str, *values: Any) -> Iterator[str]:
     """Draw what a visitor asks for, on a stage that shows `before`."""
-    shown, wish = json.loads(before), Wish(*values)
+    prompt, method, seed, *others = values
+    # a field without a number: one seed for both images
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    shown, wish = json.loads(before), Wish(prompt, method, seed, *others)
     run = shown["run"]
     try:
         if not wish.prompt.strip():

@@ -167,6 +167,12 @@ def test_one_image_is_drawn_at_a_time_however_it_was_asked_for(pipe):
     assert [event for _, event in begun.targets] == ["click", "submit"]
 
 
+def test_both_images_have_one_seed_also_where_its_field_is_empty(pipe):
+    shown = started(json.dumps(example()))
+    *_, value = map(json.loads, draw(pipe, deque(), shown, *astuple(wish(seed=None))))
+    assert value["verdict"]["same"] is True and "seed=None" not in value["link"]
+
+
 def test_an_empty_prompt_is_asked_for(pipe):
     shown = started(json.dumps(example()))
     (value,) = map(json.loads, draw(pipe, deque(), shown, *astuple(wish(prompt="  "))))
