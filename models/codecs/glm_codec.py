@@ -13,13 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.fields import refusing
 from models.base import ImageGrid
+from models.codecs.vqgan import finite
 from models.files.entries import library_errors, refuse_entry, require_values
 from models.files.network import Network, Slot
 from models.files.tensors import read_header, read_tensors
@@ -87,7 +87,8 @@ class GlmVision:
         patches = patches.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1)  # (tokens, 3 patch^2)
         sizes = torch.tensor([[1, rows, columns]], device=self.device)
         latents = self.network["visual"](patches, sizes).last_hidden_state  # (tokens, channels)
-        return self.network["vqmodel"].encode(latents.T.view(1, -1, rows, columns)).image_tokens
+        grid = finite(latents).T.view(1, -1, rows, columns)
+        return self.network["vqmodel"].encode(grid).image_tokens
 
 
 def normalisation(folder: Path) -> tuple[list[float], list[float]]:
@@ -207,15 +208,16 @@ class GlmPainter:
         """Codes (tokens,) -> pixels (height, width, 3), uint8 on the CPU; size: rows, columns."""
         # a token stands for 2 x 2 of the pipeline's
         codes = last_grid(codes, size).repeat_interleave(2, 0).repeat_interleave(2, 1)
-        image = self.pipeline(
+        (image,) = self.pipeline(
             text,
             prior_token_ids=codes.view(1, -1).to(self.device),
             height=self.cell * size[0],
             width=self.cell * size[1],
             # on the CPU, where diffusers then draws: the same noise on every device
             generator=torch.Generator().manual_seed(seed),
-        ).images[0]
-        return torch.from_numpy(np.array(image))
+            output_type="np",
+        ).images  # (height, width, 3) from 0 to 1
+        return (255 * finite(torch.from_numpy(image))).round().byte()
 
 
 def check_schedule(scheduler: Any) -> None:

@@ -136,6 +136,15 @@ def write_config(config: VqganConfig, path: Path) -> None:
     replace_file(path, text.encode())
 
 
+def finite(values: Tensor) -> Tensor:
+    """Return numbers of an image codec; a FloatingPointError for NaN, which has no colour."""
+    if not values.is_meta and not bool(values.isfinite().all()):
+        raise FloatingPointError(
+            "the image codec: expected finite numbers, got NaN or infinity. Check its weights"
+        )
+    return values
+
+
 class ImageTokenizer:
     """Pixels <-> codes in raster order, by a `Vqgan` or a network like it, in fp32."""
 
@@ -176,7 +185,7 @@ class ImageTokenizer:
         pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
         # Not enabled for fp32, which autocast on CPUs does not support: torch would warn.
         with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-            return self._encode(pixels).float()
+            return finite(self._encode(pixels).float())
 
     def _encode(self, pixels: Tensor) -> Tensor:
         """Return the encoder's outputs for pixels (n, 3, H, W) from -1 to 1."""
@@ -223,7 +232,7 @@ class ImageTokenizer:
 
     def _to_bytes(self, output: Tensor) -> Tensor:
         """(3, height, width) from -1 to 1 -> (height, width, 3) uint8."""
-        pixels = (output.float().clamp(-1, 1) + 1) / 2 * 255 + self.rounding
+        pixels = (finite(output.float()).clamp(-1, 1) + 1) / 2 * 255 + self.rounding
         return pixels.to(torch.uint8).permute(1, 2, 0)  # truncates
 
 

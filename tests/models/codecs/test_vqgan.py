@@ -47,6 +47,16 @@ def test_export_and_load_give_the_same_pixels_and_codes(kind, tokenizer, tmp_pat
     assert torch.equal(loaded.decode(codes), tokenizer.decode(codes))
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_damaged_weights_make_neither_pixels_nor_codes(value, tokenizer) -> None:
+    codes = tokenizer.encode(_images(1))
+    for layer in (tokenizer.model.encoder.conv_in, tokenizer.model.decoder.conv_out):
+        layer.bias.data[0] = value
+    for damaged in (lambda: tokenizer.decode(codes), lambda: tokenizer.encode(_images(1))):
+        with pytest.raises(FloatingPointError, match="the image codec: expected finite numbers"):
+            damaged()
+
+
 def test_one_image_or_many(tokenizer) -> None:
     images = _images(4)
     codes = tokenizer.encode(images)
