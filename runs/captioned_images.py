@@ -71,7 +71,7 @@ def _read(source: Path) -> Iterator[Captioned]:
     if lists:
         return _listed(lists[0])
     # a folder of texts alone has no image, rather than captions without one
-    found = chain.from_iterable(names for _, names in _folders(source))
+    found = chain.from_iterable(names for _, names in folders_in(source))
     images = any(name.lower().endswith(IMAGE_ENDINGS) for name in found)
     return _paired(source) if images else iter(())
 
@@ -95,7 +95,7 @@ def _unusable(id: str, why: str) -> Captioned:
 
 def _paired(folder: Path) -> Iterator[Captioned]:
     """Yield the images of a folder and the folders in it, by path, and captions without one."""
-    for root, names in _folders(folder):
+    for root, names in folders_in(folder):
         captioned = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
         for name in names:
             path = root / name
@@ -106,7 +106,7 @@ def _paired(folder: Path) -> Iterator[Captioned]:
                 yield _unusable(id, "no image: none with this caption's name")
 
 
-def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
+def folders_in(top: Path) -> Iterator[tuple[Path, list[str]]]:
     """Yield a folder and those in it, by path, each once however many links lead to it."""
     real_top, seen = top.resolve(), set()
     for name, folders, names in os.walk(top, onerror=_refuse, followlinks=True):

@@ -22,6 +22,7 @@ from configs.methods import OF_YOUR_OWN
 from configs.rules import RULES
 from configs.targets import TARGETS
 from eval.metrics.base import ImageSet, Unavailable
+from runs.captioned_images import folders_in
 from runs.records import (
     MANIFEST,
     RECORDS,
@@ -289,7 +290,9 @@ def _content_hash(file: ImageFile) -> str:
 
 def reference_files(folder: str) -> list[Path]:
     """Return the image files of --ref_dir and the folders in it; SettingsError if there is none."""
-    paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in _ENDINGS]
+    found = folders_in(Path(folder)) if Path(folder).is_dir() else ()
+    paths = [root / name for root, names in found for name in names]
+    paths = [path for path in paths if path.suffix.lower() in _ENDINGS]
     if not paths:
         raise mismatch(Flag("ref_dir", folder), "no image", f"a folder of {one_of(_ENDINGS)} files")
     return paths

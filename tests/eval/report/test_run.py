@@ -97,6 +97,14 @@ def test_reference_folders(tmp_path):
         read_reference(str(tmp_path / "none"))
 
 
+def test_reference_folders_may_be_links(tmp_path):
+    (tmp_path / "disk").mkdir()
+    Image.fromarray(GREY[1]).save(tmp_path / "disk/a.png")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/linked").symlink_to(tmp_path / "disk")
+    assert [path.name for path in read_reference(str(tmp_path / "real")).paths] == ["a.png"]
+
+
 def test_records_without_figures_and_other_lines_are_left_out(folder):
     wrong = [{"seconds": 0}, {"target_forwards": "many", "seed": 1.5}]
     wrong += [{"mean_verified_depth": float("nan"), "cpu_seconds": "9"}]
