@@ -17,7 +17,7 @@ from models.cpu.linear import linears_of, pack_weights
 from models.cpu.native import NoKernels, kernels
 from models.fp8 import Fp8Linear
 from models.transformer import BY_TORCH, Blocks, Transformer
-from support.compiler import missing_compiler
+from support.compiler import first_line, missing_compiler
 from support.devices import pick_device
 from support.output import remark
 
@@ -110,10 +110,9 @@ def use_triton(*networks: nn.Module, same_bits: bool = False) -> None:
         targets = [net for net in networks if isinstance(net, Transformer) and net.blocks in found]
         choosers = {net: choosing.build(net) for net in targets}
     except Exception as error:  # whatever a compiler says: images are the same without
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         if same_bits:
-            raise _uncompiled(SAME_BITS, reason) from error
-        log.warning("Layers run by torch's kernels, which are slower: %s", reason)
+            raise _uncompiled(SAME_BITS, first_line(error)) from error
+        log.warning("Layers run by torch's kernels, which are slower: %s", first_line(error))
         return
     ours = ops.TritonOps(same_bits, set().union(*map(ops.scaled_norms, found)))
     for block in chain.from_iterable(net.layers for net in found):

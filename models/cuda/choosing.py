@@ -5,6 +5,8 @@ program has a whole row, and finds the cuts of top-k and top-p by bisection: flo
 of integers, whose 32 bits it decides one by one. `decoding.sampling` has the same functions.
 """
 
+import logging
+
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +15,10 @@ from torch import Tensor
 from models.cuda import judging
 from models.cuda.attention import early, wait_for_inputs
 from models.transformer import Transformer
+from support.compiler import first_line
 from support.kernels import NO_KERNELS, Kernels
+
+log = logging.getLogger(__name__)
 
 WIDEST = 2**15  # codes, which 32 warps hold in their registers
 
@@ -57,9 +62,16 @@ def build(target: Transformer) -> Kernels:
         return NO_KERNELS
     log_p = log_p_of(logits, 3.0, 1.0, 1, 0.5)
     best(log_p, log_p, 1)
-    judging.build(log_p)
-    judge, substitute = judging.judge, judging.substitute
-    return {"log_p_of": log_p_of, "best": best, "judge": judge, "substitute": substitute}
+    return {"log_p_of": log_p_of, "best": best, **_judging(log_p)}
+
+
+def _judging(log_p: Tensor) -> Kernels:
+    """Return the kernels that judge drafts, run once; none where they cannot be compiled."""
+    try:
+        return judging.build(log_p)
+    except Exception as error:  # whatever a compiler says: the host judges then
+        log.warning("Drafts are judged on the host, which is slower: %s", first_line(error))
+        return NO_KERNELS
 
 
 def _row(vocab: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from configs.rules import LanternSettings
 from models.cuda.attention import changing, early, wait_for_inputs
+from support.kernels import Kernels
 
 Columns = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -92,8 +93,8 @@ def _launch(
     return memory, (vocab, k, columns, float(settings.delta)), options
 
 
-def build(log_p: Tensor) -> None:
-    """Run both once; raises what Triton does where it cannot compile them."""
+def build(log_p: Tensor) -> Kernels:
+    """Run both once, and return them; raises what Triton does where it cannot compile them."""
     zeros = torch.zeros(log_p.shape[:2], dtype=torch.long, device=log_p.device)
     tree = zeros, zeros, zeros, log_p[..., 0]
     nearest = zeros.expand(-1, 1000).int()
@@ -103,6 +104,7 @@ def build(log_p: Tensor) -> None:
     ):  # fmt: skip
         judge(log_p, log_q, tree, (zeros.repeat(1, 2), zeros), (settings, nearest), greedy)
     substitute(log_p, zeros, tree, (exact, nearest))
+    return {"judge": judge, "substitute": substitute}
 
 
 @triton.jit

@@ -14,6 +14,8 @@ from configs.model import SamplingSettings
 from decoding import sampling
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
+from models.base import TransformerSpec
+from models.transformer import Transformer
 from runs.check.loaded import first_rows
 from support.kernels import running
 
@@ -149,3 +151,18 @@ def test_methods_decode_the_tokens_that_they_decode_by_torch(name, session32, mo
     monkeypatch.setattr(short.target.transformer, "kernels", {k: counted(k) for k in KERNELS})
     assert codes_of(engine, jobs) == wanted
     assert {*ran} == {*KERNELS}
+
+
+def test_without_the_kernels_that_judge_the_others_run(monkeypatch, caplog) -> None:
+    """They are larger, and only rules that walk down a tree need them."""
+
+    def fails(log_p: Tensor) -> None:
+        raise RuntimeError("out of resource: shared memory\nRequired: 300000")
+
+    target = Transformer(TransformerSpec(8, 64, 64, 2, 1, 1, 8), 8).half()
+    assert set(choosing.build(target)) == {"log_p_of", "best", "judge", "substitute"}
+    monkeypatch.setattr(choosing.judging, "build", fails)
+    assert choosing.build(target) == KERNELS
+    assert caplog.messages == [
+        "Drafts are judged on the host, which is slower: out of resource: shared memory"
+    ]
