@@ -36,7 +36,7 @@ from models.target import TargetModel
 class Job:
     """An image to make: its id, its prompt and its own 63-bit seed."""
 
-    id: str
+    id: str  # that no other image of the same `Engine.generate` has
     prompt: str
     seed: int
 

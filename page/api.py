@@ -7,8 +7,9 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
+from itertools import count
 from queue import Full
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,7 @@ class ImageApi:
         self.pipe, self.methods = pipe, methods
         self.queue = ImageQueue(pipe.weights, waiting)
         self.monitor = Monitor(self.queue, pipe.settings.model, key)
+        self._orders = count(1)
         self._started = int(time.time())
 
     @property
@@ -229,7 +231,9 @@ class ImageApi:
         images = 1 if settings.repeats else asked.n
         items = call_items(self.pipe.weights.target, asked.prompt, images)
         assert asked.seed is not None  # `settle` has filled it
-        return asked, Order(settings, image_jobs(items, asked.seed))
+        number = next(self._orders)  # images of several orders are in one batch
+        jobs = [replace(job, id=f"{number}-{job.id}") for job in image_jobs(items, asked.seed)]
+        return asked, Order(settings, jobs)
 
     def _settings(self, asked: ImageRequest) -> EngineSettings:
         pipe, method = self.pipe, asked.method

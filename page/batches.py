@@ -27,7 +27,7 @@ class Order:
     """Images that a request asks for, and the future that they are put in."""
 
     settings: EngineSettings
-    jobs: Sequence[Job]
+    jobs: Sequence[Job]  # with ids that no other order has
     images: Future[list[Drawn]] = field(default_factory=Future)  # cancelled: nobody waits any more
 
 
@@ -111,7 +111,7 @@ class ImageQueue:
         settings, jobs = batch[0].settings, [job for order in batch for job in order.jobs]
         # into fewer rows nobody is let: the next batch has more of them
         joining = self._joining(batch) if len(jobs) >= settings.batch_size else ()
-        done: dict[Job, Drawn] = {}  # equal jobs of two orders have equal images
+        done: dict[Job, Drawn] = {}
         started = time.perf_counter()
         for step in self._weights.draw(settings, jobs, joining=joining):
             now = time.perf_counter()

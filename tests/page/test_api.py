@@ -282,6 +282,17 @@ def test_requests_that_wait_are_generated_together_up_to_a_limit(served, closed)
         assert np.array_equal(pixels(answer), [np.asarray(image) for image in wanted])
 
 
+def test_images_of_two_requests_may_end_in_the_same_round(served, closed):
+    """As by plain decoding, whose images all take as many rounds."""
+    asked = {"extra_body": {"seed": 1, "method": "ar"}}
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(lambda: served.images(**asked)) for _ in range(2)]
+        until(lambda: len(orders) == 3)
+        closed.way.set()
+        one, other = (pixels(answer.result()) for answer in answers)
+    assert closed.batches == [1, 2] and np.array_equal(one, other)
+
+
 def test_a_client_that_leaves_ends_its_images(served, closed):
     waits = sent(served, n=2)
     until(lambda: len(orders) == 2)
