@@ -91,7 +91,7 @@ def _drawn(target: TargetModel, image: FinishedImage, cpu: float, stopped: float
 
 
 def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> None:
-    """Raise a SettingsError, before the first image, if prompts are too long for the model."""
+    """Raise a SettingsError, before the first image, for prompts that the model cannot read."""
     faults = []
     for prompt, name in {item.prompt: item.id for item in reversed(items)}.items():
         try:
@@ -100,4 +100,6 @@ def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> Non
             faults.append(f"image {name}: {error}")
     if faults:
         got = f"{len(faults)} that the model cannot take: {first_of(faults[::-1])}"
-        raise mismatch(Flag("prompt"), got, "shorter prompts", "--slice leaves prompts out.")
+        raise mismatch(
+            Flag("prompt"), got, "shorter or other prompts", "--slice leaves prompts out."
+        )

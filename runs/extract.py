@@ -201,7 +201,7 @@ def _check_caption(caption: str, codec: Codec) -> None:
     try:
         codec.length(caption)
     except ValueError as error:
-        raise Fault(f"caption too long: {error}") from error
+        raise Fault(f"caption cannot be read: {error}") from error
 
 
 def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:

@@ -13,6 +13,7 @@ row and column; the queries and keys of the prompt's slots are not rotated but z
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,13 @@ from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot
 from models.files.tensors import read_tensors
 from models.files.weights import folder_shapes
+from models.targets.captions import clean_caption
 from models.targets.family import Checked, Family, Texts, Together
 from models.targets.llama import decoder_keys, decoder_spec
 from models.targets.prompts import Prompts
 from models.targets.text_encoder import TextEncoder, encoder_network, load_tokenizer
 from models.transformer import Transformer
+from support.output import remark
 
 _STAGES = {16: "t2i", 32: "t2i2"}  # codes per side -> `input_type` of the public drafters
 _TEXT, _VQ = "text_encoder_path", "vq_path"
@@ -100,7 +103,9 @@ class LlamaGenPrompts(Prompts):
         return PromptRows(ids, starts, torch.zeros_like(starts), condition)
 
     def length(self, text: str) -> int:
-        return self.slots
+        if self.text.cuts(text):
+            remark(f"prompts are cut after {self.slots} tokens, as in LlamaGen's recipe")
+        return slots_of(text, self.slots)
 
     def read(
         self, transformer: Transformer, prompt: PromptRows, context: Context, layers: Layers
@@ -112,6 +117,13 @@ class LlamaGenPrompts(Prompts):
     def move(self, device: torch.device) -> None:
         self.caption.to(device)
         self.text.model.to(device)
+
+
+def slots_of(text: str, slots: int) -> int:
+    """Return the slots of a caption; a ValueError for one of which the recipe leaves nothing."""
+    if not clean_caption(text):
+        raise ValueError(f"LlamaGen's recipe leaves nothing of the prompt {text[:60]!r}")
+    return slots
 
 
 def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
@@ -216,7 +228,8 @@ class LlamaGen(Family):
         images, spec = self.tokenizer(folder, options), self._config(folder)[1]
         rope = rope_of(spec)
         grid = ImageGrid(rope.side, rope.side)
-        return Codec(images, grid, spec.vocab, lambda text: rope.condition, self.fit)
+        slots = partial(slots_of, slots=rope.condition)
+        return Codec(images, grid, spec.vocab, slots, self.fit)
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         """Return the latents of the image codes, (codes, width), fp32, as they are stored."""

@@ -53,6 +53,10 @@ class TextEncoder:
         features = self.model(input_ids=ids, attention_mask=mask).last_hidden_state[0]
         return features[: int(mask.sum())]
 
+    def cuts(self, text: str) -> bool:
+        """Return whether a text has more tokens than are read, its end token included."""
+        return len(self.tokenizer(clean_caption(text)).input_ids) > self.length
+
 
 def encoder_network(folder: Path) -> Network:
     """Return the encoder of a folder, whose weights are not read yet."""

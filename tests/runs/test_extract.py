@@ -161,7 +161,7 @@ def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, 
     reasons = {Path(name).stem: reason.partition(":")[0] for name, reason in skipped}
     assert len(ids) == 10 and reasons == {
         "broken": "image cannot be read", "text": "image cannot be read", "silent": "empty caption",
-        "long": "caption too long", "small": "image too small", "narrow": "image too narrow",
+        "long": "caption cannot be read", "small": "image too small", "narrow": "image too narrow",
         "mute": "no caption",
     }  # fmt: skip
     said = capsys.readouterr().out.splitlines()

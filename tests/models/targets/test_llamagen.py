@@ -42,6 +42,16 @@ def t5_features(original: Path, text: str, slots: int) -> tuple[Tensor, Tensor]:
 LONG = "a cat on the mat and a dog and two cats on the mat"
 
 
+def test_what_the_recipe_drops_of_a_prompt_is_told(session, capsys) -> None:
+    """An image of nothing would say nothing of a prompt in Chinese."""
+    for text in ("红色的猫", "<b></b>", "100x200"):
+        with pytest.raises(ValueError, match=f"leaves nothing of the prompt {text!r}"):
+            session.target.length(text)
+    assert session.target.length(TEXT) == SIZES.slots and not capsys.readouterr().err
+    assert session.target.length(LONG) == SIZES.slots
+    assert f"prompts are cut after {SIZES.slots} tokens" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("text", "n"), [(TEXT, 8), (LONG, SIZES.slots)], ids=["short", "cut"])
 def test_caption_is_at_the_end_and_the_table_after_the_same_padding(
     text, n, original, session
