@@ -49,7 +49,7 @@ class ExtractionSettings(Settings, group="Tokens"):
     )
     from_prompts: bool = setting("take samples that the target generates, not images", False)
     prompt: str | None = setting(
-        f"of --from_prompts: a .txt or .jsonl file, or {TRAINING_SET}",
+        f"for --from_prompts: a .txt or .jsonl file, or {TRAINING_SET}",
         shown=f"tiny: {OWN_CAPTIONS}; others: required",
     )
     num_images: int | None = setting(

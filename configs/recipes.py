@@ -275,6 +275,8 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
         recipe = {flag: value for flag, value in written.items() if flag in method_flags()}
         for option in options:
             flag, equals, text = option.partition("=")
+            if flag in of_runs().flags.keys() - method_flags():
+                refuse(flag, text, "only for all methods, as a flag of the command")
             if flag not in known.flags:
                 raise unknown_flag(flag, known)
             if not equals or flag in given:

@@ -16,8 +16,8 @@ from configs.rules import Code
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
 META_FILES = (
     "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon), "
-    "or `hf download Alpha-VLLM/Chameleon_7B_mGPT --include 'original_tokenizers/*' --local-dir "
-    "ckpts/chameleon` and --tokenizer_path ckpts/chameleon/original_tokenizers"
+    "or `original_tokenizers` of `hf download Alpha-VLLM/Chameleon_7B_mGPT --include "
+    "'original_tokenizers/*' --local-dir ckpts/chameleon`"
 )
 STRETCH = 4.0  # greatest ratio of the sides
 

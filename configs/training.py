@@ -84,7 +84,7 @@ class TrainSettings(Settings, group="Training"):
     optimizer: str = setting(
         "muon: for matrices, AdamW for the rest", "adamw", choices=("adamw", "muon")
     )
-    lr: float = setting("highest learning rate; it falls as a cosine", 1e-3, above=0, high=1)
+    lr: float = setting("peak learning rate, with cosine decay", 1e-3, above=0, high=1)
     warmup: float = setting(
         "share of the steps in which the learning rate rises", 0.03, low=0, high=1
     )
@@ -137,7 +137,7 @@ class TrainSettings(Settings, group="Training"):
         "train on this many of the others, to see what more would bring; 0 = all", 0, low=0
     )
     eval_images: int = setting(
-        "captions of these that are decoded to measure tau and speed-up", 4, low=0
+        "how many held-out captions to decode when measuring tau and speed-up", 4, low=0
     )
     eval_method: str = setting(
         "what is measured next to ar: name[:flag=value...]",

@@ -162,7 +162,7 @@ def _opened(
             processes.wait()
     except BlockingIOError as error:
         source = Flag("output_dir", settings.output_dir)
-        raise mismatch(source, "another command at work in it", "one command per folder") from error
+        raise mismatch(source, "another command using it", "one command per folder") from error
     with closing(writer):
         first = Path(settings.output_dir) / ".lock.0"
         processes.agree_on_folder("output_dir", settings.output_dir, first)

@@ -114,8 +114,9 @@ def _progress(
     words = f"generating {plural(missing, 'image')} with {settings.engine.method.method}"
     words += f" ({settings.engine.model}) into {folder.path}/img"
     words += f"; {done} of {total} already exist" if done else ""
-    words += f"; counted here: the {share} of the first of {count} processes" if count > 1 else ""
-    done = done if count == 1 else 0
+    if count > 1:
+        words += f"; the counts below are those of process 1 of {count}"
+        done = 0
     return DecodingProgress(words, done + share, done, shown=folder.processes.rank == 0)
 
 

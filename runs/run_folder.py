@@ -91,7 +91,7 @@ class RunFolder:
             if self.processes.rank > 0:
                 self._lock = lock(self.path / f".lock.{self.processes.rank}")
         except BlockingIOError as error:
-            raise self._error("another process at work in it", "one process per folder") from error
+            raise self._error("another process using it", "one process per folder") from error
         except OSError as error:
             raise self._error(reason(error), "a writable folder") from error
         try:

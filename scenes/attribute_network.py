@@ -43,6 +43,6 @@ class AttributeNetwork(ImageNetwork):
         for image in images:
             if image.size != (128, 128):
                 name, (width, height) = image.info.get("file", "an image"), image.size
-                wanted = "the tiny domain's images have 128 x 128"
+                wanted = "images of the tiny model and of their --ref_dir have 128 x 128"
                 raise Unavailable(f"{name} has {width} x {height} pixels; {wanted}")
         return to_pixels(stacked(images).to(self.device))

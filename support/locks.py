@@ -109,4 +109,4 @@ def claim(source: str, path: Path) -> "BinaryIO | _Holder":
     try:
         return lock(path.with_name(f".{path.name}.lock"))
     except BlockingIOError as error:
-        raise mismatch(source, "another process at work on it", "one process at a time") from error
+        raise mismatch(source, "another process using it", "one process at a time") from error

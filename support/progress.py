@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain, repeat
 from threading import Event, Thread
 from typing import Any, Self
@@ -109,6 +109,8 @@ class Progress:
                 parts.append(f"{rate:{',.0f' if rate >= 10 else '.1f'}} {self.unit}s/h")
             if (left := self._left()) is not None:
                 parts.append(f"{duration(left)} left" if left >= 1 else "finishing")
+                if left >= 3600:
+                    parts.append(f"until {datetime.now() + timedelta(seconds=left):%a %H:%M}")
         return ", ".join([*parts, *filter(None, [self.words])])
 
     def _left(self) -> float | None:

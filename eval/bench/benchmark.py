@@ -145,8 +145,12 @@ def _warm(jobs: list[Job], images: int, progress: Progress, engine: Engine) -> N
     """Warm an engine up; the first one, plain decoding's, says how long all will take."""
     seconds = warm_up(engine, jobs, images).seconds_per_image
     if progress.started is None and progress.total is not None:
-        left = duration(seconds * (progress.total - progress.done))
-        progress.note(f"{seconds:.3g} s an image by ar: {left} if every method takes as long")
+        progress.note(_how_long(seconds, progress.total - progress.done))
+
+
+def _how_long(seconds: float, images: int) -> str:
+    left = duration(seconds * images)
+    return f"{seconds:.3g} s an image by ar: {left} if every method takes as long"
 
 
 def _cold(_engine: Engine) -> None:
@@ -190,4 +194,8 @@ def plan_benchmark(settings: BenchmarkSettings) -> Plan:
         f"{plural(len(prompt_items(settings.run.prompts)), 'prompt')}; to {folder or 'the screen'}"
     )
     place = {"output_dir": folder} if folder else {}
-    return Plan(what, place, done, total, run=settings.run.engine, methods=settings.methods)
+    seconds, note = kept.seconds(BASELINE), "ar is not timed yet: its first image says how long"
+    if seconds is not None:
+        note = f"{_how_long(seconds, total - done)}, by measurements that are here"
+    run = settings.run.engine
+    return Plan(what, place, done, total, run=run, methods=settings.methods, notes=[note])

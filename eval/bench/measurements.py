@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from configs.fields import mismatch, settings_dict
+from configs.fields import SettingsError, mismatch, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from decoding.images import FinishedImage, Job
@@ -31,6 +32,7 @@ from support.output import printed_unless_saved
 from support.provenance import program, revision
 
 FILE = "measurements.jsonl"
+_FREE = ("temperature", "top_k", "top_p", "program")  # conditions that seconds hardly depend on
 Figures = dict[str, Any]
 Turn = dict[MethodSettings, Measurement]
 
@@ -105,6 +107,23 @@ class Measurements:
             return
         given = self._turn(methods, jobs, others)
         self.add(*((given[method], _figures(one)) for method, one in turn.items()))
+
+    def seconds(self, method: MethodSettings) -> float | None:
+        """Return the seconds per image of a method, whatever the sampling; None if not known here.
+
+        They are those of this file and of files in the folders beside its own.
+        """
+        if self.path is None:
+            return None
+        try:
+            given = {k: v for k, v in self.conditions(method).items() if k not in _FREE}.items()
+            files = self.path.absolute().parents[1].glob(f"*/{FILE}")
+            lines = [line for path in files for line in read_lines(path)]
+        except SettingsError:  # a hub id whose files are not here, or another program's file
+            return None
+        measured = [line for line in lines if given <= line.get("conditions", {}).items()]
+        seconds = [image["seconds"] for line in measured for image in line["images"]]
+        return median(seconds) if seconds else None
 
     def conditions(self, method: MethodSettings) -> Figures:
         """Return what a method's measurements depend on, except images and turns."""

@@ -91,6 +91,8 @@ def _cells(row: Row, best: Row | None) -> dict[str, str]:
         "seconds per image": number(row["seconds_per_image"]),
         "tokens/s": number(row["tokens_per_second"]),
         "accepted length": f"{row['tau']:.2f}",
+        # of cells, since most sweeps vary what sets it
+        **({"drafted depth": f"{row['mean_drafted_depth']:.2f}"} if "cell" in row else {}),
         "speed-up (95 %)": speedup_words(row, row is best),
         "same images": same_images(row),
     }

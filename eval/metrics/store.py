@@ -65,7 +65,8 @@ class FeatureStore:
         numbers = {key: number for number, key in enumerate(keys)}
         missing = [key for key in paths if not paths[key].is_file()]
         rows: dict[str, np.ndarray] = {}
-        what = f"features of {plural(len(missing), noun)} by {network[:60]}"
+        named = network.partition(" [")[0]  # without the hash of its weights
+        what = f"features of {plural(len(missing), noun)} by {named}"
         with Progress(what, len(missing), shown=len(missing) > 0) as progress:
             progress.unit = noun
             progress.begin()
@@ -74,7 +75,7 @@ class FeatureStore:
                 new = encode([load(numbers[key]) for key in batch]).astype(np.float32)
                 if not np.isfinite(new).all():
                     raise Unavailable(
-                        f"{network[:60]}: expected features, got NaN or infinity; check its weights"
+                        f"{named}: expected features, got NaN or infinity; check its weights"
                     )
                 for key, row in zip(batch, new, strict=True):
                     rows[key] = row

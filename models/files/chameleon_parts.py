@@ -69,7 +69,7 @@ def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
 
 def _missing(names: str, places: list[Path], instead: str = "") -> ValueError:
     where = " or ".join(map(str, places)) + (f", and no {instead}" if instead else "")
-    source = f"--tokenizer_path names another folder; Meta's files come from {META_FILES}"
+    source = f"move {META_FILES}, to {places[-1]}, or name it by --tokenizer_path"
     return ValueError(f"found no {names} in {where}; {source}")
 
 

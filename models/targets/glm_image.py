@@ -56,7 +56,7 @@ _CELL = 32  # pixels of a token
 _TOKENS = {"grid_bos_token": "<sop>", "grid_eos_token": "<eop>", "bos_token": None}
 _TEXT = "\ue000"  # stands for the text in a rendered template
 _TOKENS_ONLY = (
-    "images stay tokens, a pixel of img/*.png each (256 red + green), because {}; docs/models.md "
+    "images stay tokens, a pixel of img/*.png each (256 x red + green), because {}; docs/models.md "
     "says how diffusers' GlmImagePipeline(prior_token_ids=...) paints them later"
 )
 

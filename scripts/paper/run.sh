@@ -6,9 +6,10 @@
 # RECIPE   a model of configs/*.yaml: anole, lumina_mgpt, llamagen, llamagen2, janus_pro, emu3, emu3_5, liquid, lumina_mgpt2, glm_image, image_gpt or tiny
 # PROMPTS  coco (MS-COCO 2017 validation captions), parti (PartiPrompts), or a file of prompts
 #
-# First dry runs name what is missing and say how much there is to do. Then, at each temperature, it
-# measures the speed, generates the images and evaluates them (docs/paper.md). The same command
-# continues where it stopped, and with more IMAGES it adds to those that are there.
+# First dry runs name what is missing and say how much there is to do, and a first image says how many
+# hours that takes. Then, at each temperature, it measures the speed, generates the images and evaluates
+# them (docs/paper.md). The same command continues where it stopped, and with more IMAGES it adds to
+# those that are there.
 #
 # Variables (default): METHODS rows (ar eagle2 adt), which are recipes of configs/paper, recipes by
 # path, or methods, such as jacobi, which needs no drafter; IMAGES prompts per row (100; -1: all);
@@ -54,7 +55,9 @@ hours() { # hours ROW TEMPERATURE: how long all will take at most, by the second
     -v bench="$((${BENCH:-10} * ${REPEATS:-3}))" 'BEGIN { h = s * rows * times / 3600
       printf "\n%s s an image: at most %.1f h of measuring", s, h * bench
       if (images > 0) printf " and %.1f h of images", h * images
-      print ", if every row took as long one by one; drafts and BATCH make it less" }'
+      print ", if every row took as long one by one; drafts and BATCH make it less"
+      printf "the ablations of docs/paper.md, at each temperature: at most %.1f h (paper_beta) and %.1f h (paper_init)\n",
+        s * 16 * 3 * 2 * 6 / 3600, s * 16 * 3 * 2 * 5 / 3600 }' # prompts, repeats, a cell and ar, cells
 }
 table() { # table TEMPERATURE WORDS...: the speed of all rows, then their images
   printf '\n== T = %s\n' "$*"

@@ -36,7 +36,7 @@ def write(
         size: small (seconds, megabytes), or full (the published sizes in bf16, with a narrow codec:
             Anole takes 15 GB of disk, up to 1 GB of memory per core and a minute or two; Emu3.5
             takes 70 GB of disk).
-        scale: 1, 2, 4, 8, 16 or 32: what widths and heads of a full Anole are divided by.
+        scale: 1, 2, 4, 8, 16 or 32: divisor of the widths and heads of a full Anole.
         layers: of a full Anole.
     """
     if model not in MODELS:

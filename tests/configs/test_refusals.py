@@ -165,7 +165,7 @@ bench --methods=adt:depth=3          : --methods, in 'adt:depth=3': --depth: 3 w
 bench --methods=eagle2:depth         : --depth: expected flag=value…got 'depth'
 bench --methods=eagle2:depth=3:depth=4 : --depth: expected flag=value, once…got 'depth=4'
 bench --methods=eagle2:dephth=3      : --dephth: unknown flag. Did you mean --depth
-bench --methods=eagle2:seed=3        : --seed: unknown flag
+bench --methods=jacobi:batch_size=4  : --batch_size: '4' works only for all methods, as a flag of
 bench --methods=eagle2:method=ar     : --method: unknown flag
 bench --methods=ar,adt --method=adt  : --method: 'adt' works only without --methods
 bench --methods=ar,adt --tree=chain  : --tree: 'chain' works only for a method that has it

@@ -357,7 +357,7 @@ def test_other_settings_in_the_same_folder_are_refused(checkpoint, images, promp
 def test_a_folder_in_use_and_a_checkpoint_without_files_are_refused(checkpoint, images, tmp_path):
     about = {"rows": 1, "columns": 1, "vocab": 1, "settings": {}}
     writer = shards.ShardWriter(tmp_path / "out", about)
-    with pytest.raises(SettingsError, match="--output_dir.*another command at work in it"):
+    with pytest.raises(SettingsError, match="--output_dir.*another command using it"):
         run(settings(tmp_path / "out", checkpoint, data_dir=images))
     writer.close()
     chosen = settings(tmp_path / "out", checkpoint, data_dir=images)

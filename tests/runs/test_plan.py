@@ -46,7 +46,7 @@ def dry(words: str) -> int:
         ),
         (
             f"benchmark --prompt 'a cat' --methods ar,jacobi --repeats 2 --output_dir out {MODEL}",
-            ["measuring jacobi next to ar, 2 times each", "4 images: 0 done, 4 to do", "memory: "],
+            ["measuring jacobi next to ar, 2 times each", "4 images: 0 done, 4 to do", "not timed"],
         ),
         (
             f"tune --prompt 'a cat' --methods jacobi --minutes 2 --output out/t.yaml {MODEL}",
@@ -90,6 +90,23 @@ def test_what_is_done_is_counted_and_other_settings_are_refused(capsys) -> None:
     assert dry(f"benchmark {given} --num_images 3") == 0
     assert "6 images: 2 done, 4 to do" in capsys.readouterr().out
     assert Path("bench/measurements.jsonl").read_bytes() == before
+
+
+def test_a_benchmark_says_how_long_by_what_was_measured_beside_it(place, capsys) -> None:
+    given = f"--prompt 'a cat' --repeats 1 --warmup 0 {MODEL}"
+    assert main.main(shlex.split(f"benchmark {given} --methods ar --output_dir out/T1")) == 0
+    path = place / "out/T1/measurements.jsonl"
+    line = json.loads(path.read_text())
+    line["images"][0]["seconds"] = 7.5
+    path.write_text(json.dumps(line))
+    more = f"benchmark {given} --methods jacobi --num_images 32"
+    for folder, others, said in (
+        ("out/T0", "--temperature 0.5", "7.5 s an image by ar: 8 min if every method"),
+        ("out/other", "--cfg 2", "ar is not timed yet"),
+        ("elsewhere/T0", "", "ar is not timed yet"),
+    ):
+        assert dry(f"{more} --output_dir {folder} {others}") == 0
+        assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

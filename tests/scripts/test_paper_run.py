@@ -21,6 +21,7 @@ from small_llamagen import put_llamagen
 
 import main
 from commands import command
+from configs.benchmark import read_sweep
 from configs.fields import split_list
 from configs.recipes import read_recipe, read_yaml
 from configs.schema import ROOT
@@ -130,6 +131,22 @@ def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
     assert not any("--drafter_path" in word for words in found for word in words)
     assert "ar,jacobi" in found[0] and "jacobi" in found[2]
     assert f"configs/emu3.yaml,{tmp_path}/my out/drafter.yaml" in found[0], "one word"
+
+
+def test_the_hours_of_the_table_and_of_each_ablation_are_said_before_it_starts(tmp_path) -> None:
+    (image := tmp_path / "T1/ar").mkdir(parents=True)
+    (image / "records.jsonl").write_text('{"id": "a", "seconds": 36.0, "tau": 1.0}\n')
+    done = start(TINY, {"PY": "echo", "OUT": str(tmp_path)})
+    table, ablations = re.findall("(?m)^.*at most.*$", done.stdout)
+    assert "at most 1.8 h of measuring and 6.0 h of images" in table
+    hours = {name: text for text, name in re.findall(r"([0-9.]+) h \((\w+)\)", ablations)}
+    for name, said in hours.items():  # 16 prompts, three times, each cell next to ar
+        cells = read_sweep(str(ROOT / f"configs/sweeps/{name}.yaml")).entries
+        assert said == f"{36 * 16 * 3 * 2 * len(cells) / 3600:.1f}"
+    assert {f"configs/sweeps/{name}.yaml" for name in hours} == {
+        str(path.relative_to(ROOT)) for path in (ROOT / "configs/sweeps").glob("paper_*.yaml")
+    }
+    assert done.stdout.index(table) < done.stdout.index("--report_dir")
 
 
 def test_names_with_commas_and_quotes_are_one_entry_of_a_list(tmp_path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from configs.targets import ROOT
 from scripts.tools.leaderboard import entry
-from scripts.tools.results_tables import markdown, pages, source, written
+from scripts.tools.results_tables import DATA, markdown, pages, source, written
 
 MARK = re.compile(r"<!-- table: (\S+) (\S+) -->")
 MARKED = [(page, *m) for page in pages() for m in MARK.findall(page.read_text("utf-8"))]
@@ -53,8 +53,15 @@ def test_every_source_says_what_was_measured_when_and_how() -> None:
     assert len(MARKED) >= 15
     for _, file, name in MARKED:
         table = source(file, name)
-        assert all(table.get(key) for key in ("note", "revision", "command")), (file, name)
+        given = [table.get(key) for key in ("note", "revision", "command")]
+        assert all(given) and "not kept" not in given, (file, name)
         assert re.search(r"20\d\d-\d\d-\d\d", table["date"]), (file, name)
+
+
+def test_every_file_of_figures_is_named_where_its_figures_are() -> None:
+    files = sorted(DATA.glob("*.json"))
+    texts = [path.read_text("utf-8") for path in (*pages(), *files)]
+    assert files and not [one.name for one in files if not any(one.name in t for t in texts)]
 
 
 def test_speed_ups_follow_from_tau_and_milliseconds() -> None:

@@ -195,7 +195,8 @@ def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, 
     rows = json.loads(path.with_name("benchmark.json").read_text())["rows"]
     assert [row["cell"] for row in rows] == CELLS
     last = max(rows, key=lambda row: row["speedup"])["cell"]
-    assert shown[2].startswith("| cell | seconds per image |") and "| speed-up (95 %)" in shown[2]
+    assert shown[2].startswith("| cell | seconds per image |")
+    assert "| accepted length | drafted depth | speed-up (95 %) |" in shown[2]
     assert [text for text in shown if text.startswith("|")][-1].startswith(f"| {last} |")
     assert json.loads(shown[-1])["best"] is None  # two images are too few for an interval
     assert path.with_name("table.md").read_text().splitlines() == shown[:-1]
@@ -281,7 +282,7 @@ def test_one_process_at_a_time_measures(sweep, tmp_path, monkeypatch, capsys) ->
     (tmp_path / "out").mkdir()
     with claim("", tmp_path / "out" / "measurements.jsonl"):
         assert sweep() == 2
-    assert "expected one process at a time, got another process at work" in capsys.readouterr().err
+    assert "expected one process at a time, got another process using it" in capsys.readouterr().err
     launch = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
     for name, value in launch.items():
         monkeypatch.setenv(name, value)

@@ -504,7 +504,7 @@ def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypat
 
     monkeypatch.setattr(Bench, "_measure", interrupted)
     with claim("", tmp_path / "tuned.yaml"):
-        assert tune() == 2 and "got another process at work on it" in capsys.readouterr().err
+        assert tune() == 2 and "got another process using it" in capsys.readouterr().err
     assert tune() == 130
     assert "the same command continues where it stopped" in capsys.readouterr().err
     kept = tmp_path / "tuned.measurements.jsonl"

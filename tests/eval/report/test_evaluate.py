@@ -192,7 +192,7 @@ def test_images_of_another_size_are_a_named_skip(tmp_path):
     small = write_run(tmp_path / "small", images, ["a plain red background, a blue star"] * 12)
     scores, skipped = scores_of(settings_of(tmp_path, small, ref_dir=str(small / "img")))
     assert scores == {"small": {}} and len(skipped) == len(usual_metrics(True))
-    wrong = re.compile(rf"{small}/img/\S+ has 64 x 64 pixels")
+    wrong = re.compile(rf"{small}/img/\S+ has 64 x 64 pixels; images .* --ref_dir have")
     assert all(wrong.search(text) for text in skipped if "tiny_fid" in text)
 
 

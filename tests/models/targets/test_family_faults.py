@@ -152,7 +152,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(tie_word_embeddings=False), "tie_word_embeddings: expected True"),
         (text("tokenizer.json", "<boi>", "<unused0>"), r"tokenizer\.json has no token '<boi>'"),
         (two_more_tokens, "24 codes, .* first has the id 265; config.json has only 287 ids"),
-        (gone("tokenizer"), "found no vqgan.yaml .*--tokenizer_path names another folder"),
+        (gone("tokenizer"), "found no vqgan.yaml .*, or name it by --tokenizer_path"),
         (text("tokenizer/vqgan.yaml", "n_embed: 24", "n_embed: 25"), "25, the weights hold 24"),
     ],
     "glm_image": [

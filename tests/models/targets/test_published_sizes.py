@@ -274,7 +274,8 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     words = [f"--{flag}={value}" for flag, value in given.items()]
     assert main.main(["inspect", "--model=anole", *words]) == 1
     said = capsys.readouterr().out
-    assert "found no vqgan.safetensors or vqgan.ckpt" in said and META_FILES in said
+    assert "found no vqgan.safetensors or vqgan.ckpt" in said
+    assert f"{META_FILES}, to {tokenizer}, or name it" in said, "where it was found above"
 
 
 @pytest.mark.parametrize("model", thinned(MODELS))
