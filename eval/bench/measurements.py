@@ -27,7 +27,7 @@ from runs.conditions import conditions
 from runs.made_of import files_now, refuse_changed
 from runs.measure import Measurement
 from support.durable import append_lines
-from support.json_lines import mended_lines, read_lines
+from support.json_lines import mended_lines, read_lines, scan_lines
 from support.output import printed_unless_saved
 from support.provenance import program, revision
 
@@ -117,10 +117,10 @@ class Measurements:
             return None
         try:
             given = {k: v for k, v in self.conditions(method).items() if k not in _FREE}.items()
-            files = self.path.absolute().parents[1].glob(f"*/{FILE}")
-            lines = [line for path in files for line in read_lines(path)]
-        except SettingsError:  # a hub id whose files are not here, or another program's file
+        except SettingsError:  # a hub id whose files are not here
             return None
+        files = self.path.absolute().parents[1].glob(f"*/{FILE}")
+        lines = [line for path in files for _, line in scan_lines(path) if line is not None]
         measured = [line for line in lines if given <= line.get("conditions", {}).items()]
         seconds = [image["seconds"] for line in measured for image in line["images"]]
         return median(seconds) if seconds else None

@@ -99,6 +99,8 @@ def test_a_benchmark_says_how_long_by_what_was_measured_beside_it(place, capsys)
     line = json.loads(path.read_text())
     line["images"][0]["seconds"] = 7.5
     path.write_text(json.dumps(line))
+    (other := place / "out/of another program").mkdir()
+    (other / "measurements.jsonl").write_text('{"seconds": 1}\nmore\n')
     more = f"benchmark {given} --methods jacobi --num_images 32"
     for folder, others, said in (
         ("out/T0", "--temperature 0.5", "7.5 s an image by ar: 8 min if every method"),
