@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 from page.stage import WORDS
 
 pytestmark = needs_browser
-PROMPT = "a small yellow star on a grassy background"
+PROMPT = "a small yellow star on a grassy green background"
 DESK, PHONE = (1280, 1000), (390, 844)
 SECONDS = 120_000  # milliseconds: a busy machine draws for half a minute
 

@@ -1,8 +1,11 @@
 """Scenes: the same for the same seed, inside the image, and captions that name what they show."""
 
+import re
+
 import numpy as np
 import pytest
 
+from configs.targets import ROOT
 from scenes import scene as scenes
 from scenes.captions import caption
 from scenes.painting import RGB, render_scene
@@ -18,6 +21,15 @@ def test_scene_depends_on_split_and_index_only():
     for pair in (("training", 0), ("train", -1)):
         with pytest.raises(ValueError, match="expected"):
             sample_scene(*pair)
+
+
+def test_example_prompts_name_the_colour_of_a_background():
+    """As every caption does: without one the model is asked what it has not learned."""
+    places = ("*.md", "docs/*.md", "notebooks/*.ipynb", "page/*.py", "scripts/**/*.py")
+    texts = {path: path.read_text("utf-8") for place in places for path in ROOT.glob(place)}
+    kinds = "|".join(scenes.BACKGROUND_KINDS)
+    colourless = re.compile(rf"\bon an? ({kinds}) background\b")
+    assert len(texts) > 50 and not [path for path in texts if colourless.search(texts[path])]
 
 
 def test_every_attribute_occurs():
