@@ -1,4 +1,4 @@
-"""The rows of a benchmark as a table of six columns; benchmark.json has all the rest."""
+"""The rows of a benchmark as a table; benchmark.json has all the rest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -17,7 +17,7 @@ GIVEN = {"default", "size", "images"}  # columns whose figures nobody measured
 
 def tables_of_figures(text: str) -> list[str]:
     """Return the lines before tables in which half of a column's cells begin with a figure."""
-    lines = ["", *text.splitlines()]
+    lines = ["", *map(str.strip, text.splitlines())]  # also of tables in lists
     heads = [i for i, (above, line) in enumerate(pairwise(lines)) if not above.startswith("|")]
     found = []
     for above in (i for i in heads if lines[i + 1].startswith("| ")):
