@@ -17,7 +17,7 @@ CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in
 META_FILES = (
     "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon), "
     "or `original_tokenizers` of `hf download Alpha-VLLM/Chameleon_7B_mGPT --include "
-    "'original_tokenizers/*' --local-dir ckpts/chameleon`"
+    "'original_tokenizers/*' --local-dir ckpts/anole/chameleon`"
 )
 STRETCH = 4.0  # greatest ratio of the sides
 
