@@ -78,19 +78,17 @@ def _files_of(run: EngineSettings, methods: Sequence[MethodSettings]) -> tuple[i
     ]
     if absent:
         return 0, f"not looked at, since the hub delivers it at the start: {', '.join(absent)}"
-    report = Examination(_with_drafter(run), methods or None).report()
-    drafted = any(method.drafted for method in methods)
-    read = [finding for finding in report.faults if drafted or finding.part != "drafter"]
-    if read:
-        faults = first_of([f"{finding.name}: {finding.text}" for finding in read])
+    files = Examination(_with_drafter(run), methods)
+    if files.faults:
+        faults = first_of([f"{finding.name}: {finding.text}" for finding in files.faults])
         advice = "`python main.py inspect` with the same model lists all files."
         raise SettingsError(faults, Flag("model_path", run.model_path), advice=advice)
-    parts, folder = report.together, checkpoint_folder(run.model_path, "--model_path")
+    parts, folder = files.together, checkpoint_folder(run.model_path, "--model_path")
     assert parts is not None, "nothing is at fault"
     for lantern in {method.lantern for method in methods if method.lantern is not None}:
         with refusing(Flag("verifier", "lantern")):
             find_table(folder, parts.codes, lantern.columns(parts.codes), run.model)
-    caption, longest = map(sum, zip(*report.memory.values(), strict=True))
+    caption, longest = map(sum, zip(*files.memory.values(), strict=True))
     images = f"{plural(run.batch_size, 'image')} at once, without activations"
     told = f"{size(caption)} with a caption's prompt, {size(longest)} with the longest"
     return parts.grid.tokens * TOKEN_BYTES, f"memory: {told} ({images})"

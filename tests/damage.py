@@ -18,7 +18,6 @@ from torch import Tensor
 
 import main
 from runs.check import files
-from runs.check.report import Report
 
 Damage = Callable[[Path], object]
 State = dict[str, Tensor]
@@ -177,15 +176,18 @@ def renamed(*names: str) -> Damage:
 def inspected(capsys, folder: Path | str, *words: str) -> tuple[int, dict]:
     """Exit code and report of `inspect`, whose only error is one line about faults."""
     capsys.readouterr()
-    reports: list[Report] = []
+    report: dict = {"memory": {}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "as_table", lambda report, _: reports.append(report))
+        patch.setattr(
+            files, "table", lambda found: report.update(findings=[*map(asdict, found)]) or ()
+        )
+        patch.setattr(files, "memory_table", lambda memory, _: report.update(memory=memory) or ())
         code = main.main(["inspect", f"--model_path={folder}", *words])
     errors = [
         line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")
     ]
     assert len(errors) == (code == 1), errors
-    return code, asdict(reports[0])
+    return code, report
 
 
 def rows(report: dict) -> dict[tuple[str, str], dict]:

@@ -147,7 +147,7 @@ def sizes_of(settings: TuneSettings) -> tuple[int, ...]:
 
 def _bytes(run: EngineSettings) -> int:
     """Return the bytes that plain decoding takes with a caption's prompt."""
-    memory = Examination(run, [BASELINE]).report().memory
+    memory = Examination(run, [BASELINE]).memory
     return sum(caption for caption, _ in memory.values())
 
 

@@ -6,9 +6,8 @@ unless --run loads the model.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -29,8 +28,8 @@ from models.files.tensors import TensorInfo, read_header
 from models.files.weights import read_config
 from models.registry import family_of
 from models.targets.family import Checked, Together
-from runs.check.memory import Bytes, memory_of
-from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_table, size
+from runs.check.memory import memory_of
+from runs.check.report import FAULT, NOTE, OK, Bytes, Finding, memory_table, size, table
 from runs.session import DTYPES, target_options
 from support.border import Failure
 from support.extras import install
@@ -45,71 +44,76 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
 
     A Failure after the report, if a file or the loaded model is at fault.
     """
-    report = Examination(settings.engine).report()
-    if settings.run and not report.faults:
+    engine = settings.engine
+    files = Examination(engine)
+    print(*table(files.rows), sep="\n")
+    if files.memory:
+        print(*memory_table(files.memory, engine), sep="\n")
+    faults = [row.name for row in files.rows if not row.fits]
+    refused = "; generate_images would refuse these files" if faults else ""
+    if settings.run and not faults:
         from runs.check.loaded import run_checks
 
-        report = replace(report, checks=tuple(run_checks(settings.engine)))
-    print(as_table(report, settings.engine))
-    if report.faults:
-        names = ", ".join(finding.name for finding in report.faults)
-        files = any(not finding.fits for finding in report.findings)
-        refused = "; generate_images would refuse these files" if files else ""
-        raise Failure(f"--model_path {settings.engine.model_path}: at fault: {names}{refused}")
+        checks = [*run_checks(engine)]
+        print("", *table(checks), sep="\n")
+        faults = [check.name for check in checks if not check.fits]
+    if faults:
+        raise Failure(f"--model_path {engine.model_path}: at fault: {', '.join(faults)}{refused}")
 
 
 class Examination:
-    """Looks at one thing after the other; every method adds its rows to the report."""
+    """The findings about target, its other parts, drafter and tables, and what memory they take."""
 
+    @during(LOCAL, True)  # files of the hub are looked at if they are here
     def __init__(self, settings: EngineSettings, methods: Sequence[MethodSettings] | None = None):
         """methods: whose memory counts; None: all that the files serve."""
         self.settings, self.rows = settings, list[Finding]()
         self.methods = [MethodSettings(name) for name in METHODS] if methods is None else methods
         self.folder = Path(settings.model_path)  # or its snapshot, once that is found
         self.family, self.sources = family_of(settings.model), TARGETS[settings.model].sources
-        dtype, cpu = DTYPES[settings.dtype], torch.device("cpu")
-        self.options = target_options(settings, dtype, cpu)
-
-    @during(LOCAL, True)  # files of the hub are looked at if they are here
-    def report(self) -> Report:
-        """Look at target, its other parts, drafter and tables, and return all findings."""
-        settings, family = self.settings, self.family
-        target = self._network("target", "model_path", family.spec, family.network)
+        self.options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
+        self.memory: dict[str, Bytes] = {}  # by part, without activations; none after a fault
+        family = self.family
+        target = self._network(
+            "target", "model_path", family.spec, lambda config, _: family.network(config)
+        )
         parts = {
             name: self._checked(name, "files", check, flag)
             for name, (check, flag) in family.parts.items()
         }
-        whole = target is not None and None not in parts.values()
-        together = self._checked("parts", "together", family.compatible) if whole else None
-        if together is not None:
-            self._look_at_distance_tables(together.codes)
+        self.together: Together | None = None  # the image that fitting parts make
+        if target is not None and None not in parts.values():
+            self.together = self._checked("parts", "together", family.compatible)
+        if self.together is not None:
+            self._look_at_distance_tables(self.together.codes)
         drafter = self._look_at_drafter(target)
         if settings.quantize in ("int8", "int4") and find_spec("torchao") is None:
             kind = f"--quantize {settings.quantize} needs torchao, not installed here"
             self._add("target", "quantize", f"{kind}: {install('quantize')}", NOTE)
-        drafted = any(method.drafted for method in self.methods)
-        if together is None or any(
-            not row.fits and (row.part != "drafter" or drafted) for row in self.rows
-        ):
-            return Report(tuple(self.rows))
-        bytes_of = {name: checked.bytes for name, checked in parts.items() if checked is not None}
-        memory = self._memory(together, bytes_of, drafter if drafted else None)
-        return Report(tuple(self.rows), memory, together)
+        if self.together is not None and not self.faults:
+            self.memory = self._memory(self.together, drafter)
+            counts = {name: checked.bytes for name, checked in parts.items() if checked}
+            if family.decoded:
+                files = family.image_files(self.folder, self.options)
+                codec = files.open(files.network().module, META_DEVICE)
+                work = codec.decoding_bytes(self.together.grid)
+                counts[f"{family.image_part} at work"] = work
+            self.memory |= {name: (count, count) for name, count in counts.items() if count}
 
-    def _memory(
-        self, together: Together, parts: Mapping[str, int], drafter: Network | None
-    ) -> dict[str, Bytes]:
-        """Return the bytes of all parts by name. parts: those of all but the networks."""
+    @property
+    def faults(self) -> list[Finding]:
+        """The faults that keep these methods from working."""
+        drafted = any(method.drafted for method in self.methods)
+        return [row for row in self.rows if not row.fits and (drafted or row.part != "drafter")]
+
+    def _memory(self, together: Together, drafter: Network | None) -> dict[str, Bytes]:
+        """Return the bytes of networks and engine, by part."""
+        if not any(method.drafted for method in self.methods):
+            drafter = None
         served = [method for method in self.methods if drafter is not None or not method.drafted]
         # with a head for the codes that there are, of which config.json may say nothing
         network = self.family.network(read_config(self.folder), ImageVocab(0, together.codes))
-        memory = memory_of(network, drafter, together, self.settings, served)
-        if self.family.decoded:
-            files = self.family.image_files(self.folder, self.options)
-            codec = files.open(files.network().module, META_DEVICE)
-            at_work = codec.decoding_bytes(together.grid)
-            parts = {**parts, f"{self.family.image_part} at work": at_work}
-        return memory | {name: (count, count) for name, count in parts.items() if count}
+        return memory_of(network, drafter, together, self.settings, served)
 
     def _add(
         self, part: str, item: str, text: str, state: str = OK, details: Sequence[str] = ()
@@ -117,7 +121,7 @@ class Examination:
         self.rows.append(Finding(part, item, state, text, tuple(details)))
 
     @contextmanager
-    def _catching(self, part: str, item: str, flag: str | None = None) -> Iterator[None]:
+    def _catching(self, part: str, item: str, flag: str = "") -> Iterator[None]:
         """Turn a ValueError of the block into a fault, told once.
 
         flag: of files that users have to get, whose source is named.
@@ -125,10 +129,9 @@ class Examination:
         try:
             yield
         except ValueError as error:
-            told = any(str(error) in row.text for row in self.rows if not row.fits)
-            source = self.sources.get(flag or "", "")
+            source = self.sources.get(flag, "")
             more = f"; source: {source}" if source and source not in str(error) else ""
-            if told:
+            if any(str(error) in row.text for row in self.rows if not row.fits):
                 self._add(part, item, f"not read: {error}", NOTE)
             else:
                 self._add(part, item, f"{error}{more}", FAULT)
@@ -141,7 +144,7 @@ class Examination:
         flag: str | None = None,
     ) -> C | None:
         """Add the row of a check; returns what it has found, None after a fault."""
-        with self._catching(part, item, flag):
+        with self._catching(part, item, flag or ""):
             checked = check(self.folder, self.options)
             self._add(part, item, checked.text)
             return checked
@@ -152,17 +155,15 @@ class Examination:
         part: str,
         flag: str,
         spec_of: Callable[[dict], TransformerSpec],
-        network_of: Callable[[dict], Network],
+        network_of: Callable[[dict, TransformerSpec], Network],
     ) -> Network | None:
         """Add the rows of a network's files; returns the network, None after a fault.
 
-        spec_of, network_of: what a config.json stands for; ValueError for an entry that cannot be
-        used.
+        spec_of, network_of: what a config.json stands for; ValueError for an unusable entry.
         """
-        given: str = getattr(self.settings, flag)
         headers: dict[str, TensorInfo] = {}
         with self._catching(part, "files", flag):
-            folder = open_folder(flag, given, self.settings.model)
+            folder = open_folder(flag, getattr(self.settings, flag), self.settings.model)
             if flag == "model_path":
                 self.folder = folder.path
             for path in folder.weights:
@@ -179,7 +180,7 @@ class Examination:
         shapes = {key: info.shape for key, info in headers.items()}
         with self._catching(part, "config.json"):
             spec = fitting_spec(folder.path, folder.config, shapes, spec_of)
-            network = network_of(folder.config)
+            network = network_of(folder.config, spec)
             sizes = f"{plural(spec.layers, 'layer')}, hidden {spec.hidden}, "
             sizes += plural(spec.heads, "head")
             text = f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
@@ -205,19 +206,17 @@ class Examination:
         if target is None:
             self._add("drafter", "files", "not compared: the target's cannot be used", NOTE)
             return None
-        spec, name = target.module.spec, str(Path(path) / "config.json")
-
-        def spec_of(config: dict) -> TransformerSpec:
-            return self.family.drafter(config, spec)
-
-        def network_of(config: dict) -> Network:
-            return drafter_network(config, spec_of(config), spec, name)
-
-        drafter = self._network("drafter", "drafter_path", spec_of, network_of)
-        if drafter is not None and (theta := drafter.module.spec.rope_theta) != spec.rope_theta:
+        reads, name = target.module.spec, str(Path(path) / "config.json")
+        drafter = self._network(
+            "drafter",
+            "drafter_path",
+            lambda config: self.family.drafter(config, reads),
+            lambda config, spec: drafter_network(config, spec, reads, name),
+        )
+        if drafter is not None and (theta := drafter.module.spec.rope_theta) != reads.rope_theta:
             # The value is used as the file gives it. A head trained with another one than its
             # config says still loads, and only drafts badly, so this row is the only hint.
-            bases = f"{theta:g}, the target's is {spec.rope_theta:g}"
+            bases = f"{theta:g}, the target's is {reads.rope_theta:g}"
             self._add("drafter", "rope_theta", f"{bases}: right if it was trained so", NOTE)
         return drafter
 

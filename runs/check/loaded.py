@@ -19,14 +19,14 @@ from torch import Tensor
 from configs.methods import METHODS, MethodSettings
 from configs.model import EngineSettings
 from configs.targets import TARGETS
-from decoding.images import Job
+from decoding.images import FinishedImage
+from decoding.sampling import SamplingDistribution
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import DraftLevels
 from drafters.training.rows import join_prompts, target_rows
-from models.codecs.codec import Codec
 from models.registry import family_of, load_codec
 from models.target import TargetModel
-from runs.check.report import INCONCLUSIVE, Finding, judged, size, skipped
+from runs.check.report import FAULT, INCONCLUSIVE, OK, SKIPPED, Finding, size
 from runs.drawing import image_jobs
 from runs.exactness import NEAR_TIE, compare
 from runs.measure import BASELINE, Measurement, measure
@@ -65,10 +65,7 @@ def first_rows(target: TargetModel, tokens: int) -> TargetModel:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint and what several checks share: pictures, their scores, generated images.
-
-    Everything is computed when a check first needs it.
-    """
+    """A loaded checkpoint and what several checks share, computed when the first one needs it."""
 
     settings: EngineSettings
 
@@ -82,86 +79,82 @@ class Checkpoint:
         return self.session.target
 
     @cached_property
+    def distribution(self) -> SamplingDistribution:
+        return sampling_distribution(self.settings.sampling)
+
+    @cached_property
     def captions(self) -> list[str]:
         captions = sample_captions("test", max(SCENES) + 1)
         return [captions[index] for index in SCENES]
 
     @cached_property
-    def pictures(self) -> Tensor:
-        """The known pictures at the model's size, uint8 (pictures, height, width, 3)."""
-        return torch.stack([self._picture(index) for index in SCENES])
-
-    @cached_property
-    def codes(self) -> Tensor:
-        """The codes of the known pictures, (pictures, tokens)."""
-        return self._codec.images.encode(self.pictures)
+    def pictures(self) -> tuple[Tensor, Tensor]:
+        """The known pictures, uint8 (pictures, height, width, 3), and codes (pictures, tokens)."""
+        options = target_options(self.settings, DTYPES[self.settings.dtype], self.target.device)
+        codec = load_codec(self.settings.model, self.settings.model_path, options)
+        scenes = map(Image.fromarray, sample_pictures("test", list(SCENES)))
+        pixels = np.stack([np.array(codec.fit(scene, codec.size)) for scene in scenes])
+        pictures = torch.from_numpy(pixels)
+        return pictures, codec.images.encode(pictures)
 
     @cached_property
     def scores(self) -> tuple[Tensor, Tensor]:
         """The total variation that guidance makes at the known pictures' tokens; `order_rates`."""
-        guided, order = zip(*map(self._score, self.captions, self.codes), strict=True)
+        guided, order = list[Tensor](), list[Tensor]()
+        for codes, (p, log_p) in zip(self.pictures[1], self.distributions(), strict=True):
+            guided.append(_total_variation(p, log_p.exp()))
+            order.append(order_rates(log_p, codes.to(log_p.device)))
         return torch.cat(guided), torch.cat(order)
 
     @cached_property
-    def first_rows(self) -> Session:
-        """The same model, for the first rows of images: enough to compare, in little time."""
-        return replace(self.session, target=first_rows(self.target, TOKENS))
+    def first(self) -> TargetModel:
+        """The target for the first rows of images: enough to compare, in little time."""
+        return first_rows(self.target, TOKENS)
 
     @cached_property
-    def jobs(self) -> list[Job]:
-        return image_jobs(numbered(self.captions[:IMAGES]), seed=0)
-
-    @cached_property
-    def plain(self) -> Measurement:
-        """The first rows of the images by plain decoding."""
-        return measure(self.first_rows.open_engine(BASELINE), self.jobs)
+    def plain(self) -> list[FinishedImage]:
+        """The first rows of some images by plain decoding."""
+        return self.by(BASELINE).images
 
     @cached_property
     def generated(self) -> dict[str, Measurement]:
         """The same by every other method that the checkpoint has parts for."""
-        measured = {}
-        for name, entry in METHODS.items():
-            if not entry.speculative or (entry.drafted and self.session.drafter is None):
-                continue
-            engine = self.first_rows.open_engine(MethodSettings(name))
-            measured[name] = measure(engine, self.jobs)
-        return measured
+        drafted = self.session.drafter is not None
+        served = (name for name, m in METHODS.items() if drafted or not m.drafted)
+        return {n: self.by(MethodSettings(n)) for n in served if METHODS[n].speculative}
 
-    @cached_property
-    def _codec(self) -> Codec:
-        options = target_options(self.settings, DTYPES[self.settings.dtype], self.target.device)
-        return load_codec(self.settings.model, self.settings.model_path, options)
+    def by(self, method: MethodSettings) -> Measurement:
+        """Generate the first rows of some images by a method."""
+        engine = replace(self.session, target=self.first).open_engine(method)
+        return measure(engine, image_jobs(numbered(self.captions[:IMAGES]), seed=0))
 
-    def _picture(self, index: int) -> Tensor:
-        scene = Image.fromarray(sample_pictures("test", [index])[0])
-        width, height = self._codec.size
-        # `fit` crops and shrinks but does not enlarge, and some models make larger images.
-        scale = max(1.0, width / scene.width, height / scene.height)
-        enlarged = math.ceil(scene.width * scale), math.ceil(scene.height * scale)
-        scene = scene.resize(enlarged, Image.Resampling.BICUBIC)
-        return torch.from_numpy(np.array(self._codec.fit(scene, self._codec.size)))
-
-    def _score(self, text: str, codes: Tensor) -> tuple[Tensor, Tensor]:
-        guided, log_p = self.distributions(text, codes)
-        return _total_variation(guided, log_p.exp()), order_rates(log_p, codes.to(log_p.device))
-
-    def distributions(self, text: str, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return guided p and conditional log p (tokens - 1, codes) after a picture's codes.
+    def distributions(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield guided p and conditional log p (tokens - 1, codes) after each picture's codes.
 
         A FloatingPointError if a logit is not finite.
         """
-        prompt = self.target.prompt(text, self.settings.sampling.guidance)
-        rows = target_rows(self.target, prompt, codes[None])
-        levels = DraftLevels.of(self.target.grid, 1, rows.ids.device)
-        logits = self.target.score(levels.target_features(rows)).float()
-        if not logits.isfinite().all():
-            raise FloatingPointError("NaN or infinity in the logits of a known picture")
-        guided = sampling_distribution(self.settings.sampling).guide(logits)[0].softmax(-1)
-        return guided, logits[0].log_softmax(-1)
+        for text, codes in zip(self.captions, self.pictures[1], strict=True):
+            prompt = self.target.prompt(text, self.distribution.guidance)
+            rows = target_rows(self.target, prompt, codes[None])
+            levels = DraftLevels.of(self.target.grid, 1, rows.ids.device)
+            logits = self.target.score(levels.target_features(rows)).float()
+            if not logits.isfinite().all():
+                raise FloatingPointError("NaN or infinity in the logits of a known picture")
+            yield self.distribution.guide(logits)[0].softmax(-1), logits[0].log_softmax(-1)
 
 
 def _total_variation(p: Tensor, q: Tensor) -> Tensor:
     return (p - q).abs().sum(-1) / 2
+
+
+def judged(good: bool, text: str, cause: str = "") -> Finding:
+    """Return the row of a check that was run; the likely cause is told only if it failed."""
+    return Finding("", "", OK if good else FAULT, text, () if good else (f"likely cause: {cause}",))
+
+
+def skipped(why: str) -> Finding:
+    """Return the row of a check that was not run."""
+    return Finding("", "", SKIPPED, why)
 
 
 def run_checks(settings: EngineSettings) -> Iterator[Finding]:
@@ -170,9 +163,8 @@ def run_checks(settings: EngineSettings) -> Iterator[Finding]:
     loaded = _run("load", tell_loaded, checkpoint)
     yield loaded
     if loaded.fits:
-        yield from (_run(name, check, checkpoint) for name, check in CHECKS.items())
-    if loaded.fits and settings.quantize is not None:
-        yield _run("quantize", tell_distance, checkpoint)
+        last = {} if settings.quantize is None else {"quantize": tell_distance}
+        yield from (_run(name, check, checkpoint) for name, check in (CHECKS | last).items())
 
 
 def _run(name: str, check: Callable[[Checkpoint], Finding], checkpoint: Checkpoint) -> Finding:
@@ -208,10 +200,8 @@ def tell_distance(checkpoint: Checkpoint) -> Finding:
     """Tell how far the quantised target's distributions are from those of the model's weights."""
     settings = checkpoint.settings
     whole = Checkpoint(replace(settings, quantize=None).with_method(BASELINE))
-    known = list(zip(checkpoint.captions, checkpoint.codes, strict=True))
     quantised, exact = (
-        torch.cat([one.distributions(*picture)[0] for picture in known])
-        for one in (checkpoint, whole)
+        torch.cat([guided for guided, _ in one.distributions()]) for one in (checkpoint, whole)
     )
     apart = _total_variation(quantised, exact)
     return judged(
@@ -240,8 +230,8 @@ def check_codec(checkpoint: Checkpoint) -> Finding:
     """Check the peak signal-to-noise ratio of the known pictures after encoding and decoding."""
     if not family_of(checkpoint.settings.model).decoded:
         return skipped("the model's image tokenizer only encodes; diffusers makes the pixels")
-    pictures = checkpoint.pictures.double()
-    decoded = checkpoint.target.to_image(checkpoint.codes).double()
+    known, codes = checkpoint.pictures
+    pictures, decoded = known.double(), checkpoint.target.to_image(codes).double()
     psnr = _psnr(pictures, decoded)
     plain = _psnr(pictures, pictures.mean((1, 2), keepdim=True))
     least = max(LEAST_PSNR, plain + LEAST_PSNR_GAIN)
@@ -297,13 +287,19 @@ def order_rates(log_p: Tensor, codes: Tensor) -> Tensor:
 
 def check_drafter(checkpoint: Checkpoint) -> Finding:
     """Check that the drafter is closer to the target than its predictions of other positions."""
-    if checkpoint.session.drafter is None:
+    first, head = checkpoint.first, checkpoint.session.drafter
+    if head is None:
         source = TARGETS[checkpoint.settings.model].sources["drafter_path"]
         return skipped(f"no folder `drafter` in --model_path, no --drafter_path; {source}")
-    log_p, log_q = _drafted(checkpoint)
+    images, distribution = checkpoint.plain, checkpoint.distribution
+    prompts = [first.prompt(image.job.prompt, distribution.guidance) for image in images]
+    codes = torch.stack([image.codes for image in images])
+    rows = target_rows(first, join_prompts(prompts), codes, head.spec.target_layers)
+    p = target_distribution(first, rows, distribution).exp()
+    (log_q,) = draft_distributions(first, head, rows, distribution, depths=1)
     # Half an image away predictions are as sharp and of as likely codes, but not of this position.
     shuffled = log_q.roll(log_q.shape[1] // 2, 1)
-    apart, chance = (_total_variation(log_p.exp(), q.exp()).flatten() for q in (log_q, shuffled))
+    apart, chance = (_total_variation(p, q.exp()).flatten() for q in (log_q, shuffled))
     gain = chance - apart
     error = (gain.std() / len(gain) ** 0.5).item()
     return judged(
@@ -315,50 +311,33 @@ def check_drafter(checkpoint: Checkpoint) -> Finding:
     )
 
 
-def _drafted(checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
-    """Return log p and log q (images, tokens - 1, codes) after the tokens of plain decoding."""
-    target, head = checkpoint.first_rows.target, checkpoint.session.drafter
-    assert head is not None, "`check_drafter` looks"
-    distribution = sampling_distribution(checkpoint.settings.sampling)
-    images = checkpoint.plain.images
-    prompts = [target.prompt(image.job.prompt, distribution.guidance) for image in images]
-    codes = torch.stack([image.codes for image in images])
-    rows = target_rows(target, join_prompts(prompts), codes, head.spec.target_layers)
-    log_p = target_distribution(target, rows, distribution)
-    (log_q,) = draft_distributions(target, head, rows, distribution, depths=1)
-    return log_p, log_q
-
-
 def check_tokens(checkpoint: Checkpoint) -> Finding:
     """Check that every method's tokens are plain decoding's, up to what rounding decides."""
-    dtype, plain = checkpoint.settings.dtype, checkpoint.plain.images
-    compared = checkpoint.first_rows.target, sampling_distribution(checkpoint.settings.sampling)
-    near_tie = BF16_TIE if dtype == "bf16" else NEAR_TIE
+    dtype, plain, generated = checkpoint.settings.dtype, checkpoint.plain, checkpoint.generated
+    tie = BF16_TIE if dtype == "bf16" else NEAR_TIE
     results = {
-        name: compare(*compared, plain, measured.images, near_tie)
-        for name, measured in checkpoint.generated.items()
+        name: compare(checkpoint.first, checkpoint.distribution, plain, measured.images, tie)
+        for name, measured in generated.items()
     }
     identical = sum(result.identical for result in results.values())
     ties = sum(result.near_ties for result in results.values())
     wrong = sorted(name for name, result in results.items() if result.wrong)
+    unclear = [
+        f"{name}: {why}, so equal tokens say nothing"
+        for name, measured in generated.items()
+        if name not in wrong and (why := measured.inconclusive)
+    ]
     text = (
         f"{len(results)} methods, the first {len(plain[0].codes)} tokens of {len(plain)} images "
         f"each: {identical} of {len(results) * len(plain)} as by plain decoding"
         f"{f', {ties} until rounding in {dtype} decides' if ties else ''}"
         f"{'; wrong: ' * bool(wrong)}{', '.join(wrong)}"
     )
-    unclear = {
-        name: why
-        for name, measured in checkpoint.generated.items()
-        if not results[name].wrong and (why := measured.inconclusive)
-    }
-    for name, why in unclear.items():
-        text += f"; {name}: {why}, so equal tokens say nothing"
     cause = (
         "not the files, since drafts only propose. A device or library computes wrongly: try "
         "--device cpu --dtype fp64, other versions of torch, and report it"
     )
-    found = judged(not wrong, text, cause)
+    found = judged(not wrong, "; ".join([text, *unclear]), cause)
     return replace(found, state=INCONCLUSIVE) if unclear and not wrong else found
 
 

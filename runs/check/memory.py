@@ -4,7 +4,7 @@ There a tensor has a shape and no memory, so this is what `Engine` and drafters 
 in less than a second.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -19,18 +19,16 @@ from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
 from models.target import TargetModel
 from models.targets.family import Together
+from runs.check.report import Bytes
 from runs.methods import build_engine, sampling_distribution
 from runs.session import DTYPES
 from support.devices import pick_device
 
-Bytes = tuple[int, int]  # with the prompt of a caption, and with the longest prompt
-
 
 class MetaTarget(TargetModel):
-    """A target of shapes alone, as engines and drafters read it when they are opened."""
+    """A target of shapes alone, whose prompts all have `prompt` tokens."""
 
     def __init__(self, network: Network, parts: Together, dtype: torch.dtype, prompt: int):
-        """prompt: tokens of every prompt."""
         self.transformer = getattr(network.module, "transformer", network.module).to(dtype)
         self.spec, self.grid, self.codes = network.module.spec, parts.grid, parts.codes
         self.vocab, self.prompt_tokens = ImageVocab(0, parts.codes), prompt
@@ -52,22 +50,20 @@ def memory_of(
     memory: dict[str, Bytes] = {}
     for name, one, kind in (("target", network, settings.quantize), ("drafter", drafter, None)):
         if one is not None:
-            count = weight_bytes(one.module, kind, dtype)
-            memory[f"{name} weights"] = count, count
-            copies = copies_bytes(one.module, kind, dtype) if device.type == "cpu" else 0
-            if copies:
+            memory[f"{name} weights"] = (weight_bytes(one.module, kind, dtype),) * 2
+            if device.type == "cpu" and (copies := copies_bytes(one.module, kind, dtype)):
                 memory[f"{name} packed copies"] = copies, copies
     head = None if drafter is None else drafter.module.to(dtype)
-    image = together.grid.slots(together.grid.tokens)
+    longest = network.module.spec.max_positions - together.grid.slots(together.grid.tokens)
     wider = attention_dtype(dtype, device).itemsize / dtype.itemsize  # bf16 caches on CPUs
-    columns = []
-    for prompt in (together.caption, network.module.spec.max_positions - image):
+    most: dict[str, list[int]] = {}
+    for prompt in (together.caption, longest):
         target = MetaTarget(network, together, dtype, prompt)
         taken = [_opened(target, head, settings, method) for method in methods]
-        most = {name: max(one[name] for one in taken) for name in taken[0]}
-        most["keys and values"] = round(wider * most["keys and values"])
-        columns.append(most)
-    return memory | {name: (columns[0][name], columns[1][name]) for name in columns[0]}
+        for name in taken[0]:
+            most.setdefault(name, []).append(max(one[name] for one in taken))
+    most["keys and values"] = [round(wider * count) for count in most["keys and values"]]
+    return memory | {name: (caption, longest) for name, (caption, longest) in most.items()}
 
 
 @torch.inference_mode()
@@ -85,17 +81,17 @@ def _opened(
         engine = build_engine(target, head, distribution, method, images, nearest)
         engine._open([Job(str(number), "", number) for number in range(images)])
         taken = sum(peak.alive.values())
-    cache, noise = engine.images.cache.nbytes, engine.images.noise.table.nbytes
-    drafting = engine.speculation and engine.speculation.drafter
-    drafted = [*_caches(drafting)]
+    drafter = engine.speculation and engine.speculation.drafter
+    kept = engine.images.cache.nbytes + sum(_caches(drafter))
+    noise = engine.images.noise.table.nbytes
     return {
-        "keys and values": cache + sum(drafted),
+        "keys and values": kept,
         "noise": noise,
-        "drafts and predictions": taken - cache - noise - sum(drafted),
+        "drafts and predictions": taken - kept - noise,
     }
 
 
-def _caches(drafter: object) -> Iterable[int]:
+def _caches(drafter: object) -> Iterator[int]:
     """Yield the bytes of the KV caches of a drafter and of those that it is made of."""
     for value in vars(drafter).values() if drafter is not None else ():
         if hasattr(value, "nbytes") and hasattr(value, "memory"):

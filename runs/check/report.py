@@ -1,20 +1,20 @@
-"""What `inspect` prints: one finding a row."""
+"""What `inspect` prints: one finding a row, and a table of memory."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from configs.model import EngineSettings
-from models.targets.family import Together
 from support.devices import pick_device
 from support.progress import plural
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
 INCONCLUSIVE = "inconclusive"
+Bytes = tuple[int, int]  # with the prompt of a caption, and with the longest prompt
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What `inspect` found of one part of a checkpoint."""
+    """A row: one part of a checkpoint, or one check of the loaded model."""
 
     part: str  # of the checkpoint; of a loaded one the name of a check
     item: str  # file or property of the part; empty for a check
@@ -31,41 +31,8 @@ class Finding:
         return f"{self.part} ({self.item})" if self.item else self.part
 
 
-@dataclass(frozen=True)
-class Report:
-    """All that `inspect` found."""
-
-    findings: tuple[Finding, ...]  # about its files
-    # bytes by name with a caption's and with the longest prompt, without activations
-    memory: dict[str, tuple[int, int]] = field(default_factory=dict)
-    together: Together | None = None  # its image, if all fits
-    checks: tuple[Finding, ...] = ()  # of the loaded model, if it was run
-
-    @property
-    def faults(self) -> list[Finding]:
-        return [finding for finding in (*self.findings, *self.checks) if not finding.fits]
-
-
-def judged(good: bool, text: str, cause: str = "") -> Finding:
-    """Return the row of a check that was run; the likely cause is told only if it failed."""
-    details = () if good else (f"likely cause: {cause}",)
-    return Finding("", "", OK if good else FAULT, text, details)
-
-
-def skipped(text: str) -> Finding:
-    """Return the row of a check that was not run; text: why not."""
-    return Finding("", "", SKIPPED, text)
-
-
-def as_table(report: Report, settings: EngineSettings) -> str:
-    """Return the report as a terminal shows it."""
-    rows = [*_rows(report.findings)]
-    rows += _memory_rows(report.memory, settings) if report.memory else ()  # none of no files
-    rows += ["", *_rows(report.checks)] if report.checks else ()
-    return "\n".join(rows)
-
-
-def _rows(findings: Sequence[Finding]) -> Iterator[str]:
+def table(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the lines of a table of findings, in columns."""
     names = ("part", "item", "state")
     widths = [max(len(getattr(finding, name)) for finding in findings) for name in names]
     for finding in findings:
@@ -76,7 +43,8 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
             start = " " * len(start)
 
 
-def _memory_rows(memory: dict[str, tuple[int, int]], settings: EngineSettings) -> Iterator[str]:
+def memory_table(memory: Mapping[str, Bytes], settings: EngineSettings) -> Iterator[str]:
+    """Yield the lines of a table of the bytes that each part takes, without activations."""
     images = f"{plural(settings.batch_size, 'image')} x "
     images += plural(settings.sampling.guidance, "guidance row")
     types = ", ".join(filter(None, (settings.dtype, settings.quantize)))
@@ -84,7 +52,7 @@ def _memory_rows(memory: dict[str, tuple[int, int]], settings: EngineSettings) -
     yield f"\nmemory, {device}, {types}, {images}, without activations:"
     yield f"  {'':26} {'caption':>10} {'longest prompt':>16}"
     sums = tuple(map(sum, zip(*memory.values(), strict=True)))
-    for name, (caption, longest) in (memory | {"together": sums}).items():
+    for name, (caption, longest) in {**memory, "together": sums}.items():
         yield f"  {name:26} {size(caption):>10} {size(longest):>16}"
 
 

@@ -210,6 +210,7 @@ class Case:
 class Enumerated(NamedTuple):
     """A rule's round."""
 
+    joint: Array  # of the first tokens
     distance: float  # total variation of the first tokens' joint distribution from the target's
     accepted: float  # mean accepted length, without the bonus token
     outcomes: int
@@ -238,7 +239,7 @@ def enumerated(rule: HostRule, case: Case) -> Enumerated:
         if not rule.reads_distributions:
             worst = max(worst, off(joint, laws))
         whole += drafted * joint
-    return Enumerated(max(worst, off(whole, laws)), accepted, outcomes)
+    return Enumerated(whole, max(worst, off(whole, laws)), accepted, outcomes)
 
 
 def add_outcome(

@@ -138,19 +138,6 @@ def round_at(roots: Roots, policy: TreePolicy, noise: NoiseTable, keep_q: bool) 
     return Round(shape, RoundInputs(table), noise, keep_q)
 
 
-def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:
-    """The first tokens (images, length): a verdict's, then plain samples of the target's p."""
-    generator = torch.Generator().manual_seed(seed)
-    rows, tokens = torch.zeros_like(verdict.accepted), []
-    for position in range(length):
-        token = torch.multinomial(distributions.log_p[rows].exp(), 1, generator=generator)[:, 0]
-        if position < verdict.emitted.shape[1]:
-            token = torch.where(position <= verdict.accepted, verdict.emitted[:, position], token)
-        tokens.append(token)
-        rows = rows * distributions.vocab + 1 + token
-    return torch.stack(tokens, 1)
-
-
 def outcome_counts(tokens: Tensor, vocab: int) -> Tensor:
     """How often (vocab ** length,) each sequence (images, length) occurs."""
     index = torch.zeros_like(tokens[:, 0])

@@ -11,10 +11,11 @@ from configs.rules import RULES, LanternSettings, loaded
 from decoding.noise_table import NodeNoise
 from decoding.policies.base import TreePolicy
 from decoding.policies.static import StaticTree
-from decoding.rules import CoolSettings, GsdSettings
+from decoding.rules import CoolSettings, GsdSettings, PathSettings
 from decoding.rules.cool_sd import CoolSd
 from decoding.rules.gsd import Gsd
 from decoding.rules.path_explore import PathExplore
+from decoding.rules.path_relax import PathRelax
 from decoding.rules.sjd_pac import SjdPac
 from decoding.sampling import choose
 from decoding.verifiers.exact import Exact
@@ -67,8 +68,10 @@ LIMITS = {
     "lantern of delta 0": (Lantern(LanternSettings(k=2, delta=0.0), NEAREST), "cousins"),
     "cool_sd of delta 1": (CoolSd(CoolSettings(1.0)), "cousins"),
     "gsd of reach 0": (Gsd(GsdSettings(reach=0)), "cousins"),
+    "gsd of gap 0": (Gsd(GsdSettings(gap=0.0)), "cousins"),
     "sjd_pac": (SjdPac(), "chain"),
     "path_explore": (PathExplore(), "chain"),
+    "path_relax": (PathRelax(PathSettings(delta=0.4)), "chain"),
 }
 
 

@@ -257,7 +257,7 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
 
     given = {"model_path": str(folder), "drafter_path": str(drafter)}
     settings = InspectSettings.of(model="anole", dtype="bf16", device="cpu", **given)
-    report = Examination(settings.engine).report()
+    report = Examination(settings.engine)
     assert not report.faults
     memory = {name: longest for name, (_, longest) in report.memory.items()}
     assert memory["target weights"] == 2 * 6_778_785_792

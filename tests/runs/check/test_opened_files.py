@@ -366,7 +366,7 @@ def longest(session: Session) -> str:
 def test_the_memory_is_what_an_engine_takes(method, session, monkeypatch) -> None:
     """Two images of the longest prompt, opened where tensors have memory."""
     settings, entry = session.settings, MethodSettings(method)
-    report = files_module.Examination(replace(settings, batch_size=2), [entry]).report()
+    report = files_module.Examination(replace(settings, batch_size=2), [entry])
     told = {name: most for name, (_, most) in report.memory.items()}
     made, begin = [], KVCache.__init__
     monkeypatch.setattr(KVCache, "__init__", lambda self, *a: made.append(self) or begin(self, *a))
