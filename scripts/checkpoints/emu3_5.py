@@ -14,14 +14,7 @@ from models.codecs.vqgan import VqganConfig
 from models.codecs.vqgan_network import Vqgan
 from models.targets.emu3 import Emu35
 from scripts.checkpoints import parts
-from scripts.checkpoints.parts import (
-    OPTIONS,
-    randomised,
-    scaled,
-    spread,
-    write_json,
-    write_llama_drafter,
-)
+from scripts.checkpoints.parts import add_drafter, randomised, scaled, spread, write_json
 from scripts.checkpoints.published import Published, State
 
 AUTHORS = (
@@ -42,9 +35,7 @@ def write_emu3_5(folder: Path, positions: int = 260) -> Path:
     randomised(Qwen3ForCausalLM(Qwen3Config(**sizes)), 0).save_pretrained(folder)
     write_json(folder / "config.json", entries)
     write_files(folder, words=256, codes=parts.CODES)
-    network = Emu35().network(entries)
-    network.fill(folder, torch.float32, OPTIONS.device)
-    write_llama_drafter(folder, Emu35().entries(entries), network.module)
+    add_drafter(Emu35(), folder, target_size="64")
     return folder
 
 

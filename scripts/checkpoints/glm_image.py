@@ -1,21 +1,13 @@
 """GLM-Image's autoregressive part with random weights, as transformers writes it."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from models.targets.glm_image import UNREAD, GlmImage
-from scripts.checkpoints.parts import (
-    OPTIONS,
-    randomised,
-    special_tokenizer,
-    write_json,
-    write_llama_drafter,
-)
+from scripts.checkpoints.parts import add_drafter, randomised, special_tokenizer, write_json
 from scripts.checkpoints.published import Published, State
-from support.json_files import read_object
 
 NAMES = ("<pad>", "<sop>", "<eop>", "<|user|>")
 TEMPLATE = "{% for m in messages %}<|user|>\n{{ m['content'][0]['text'] }}\n{% endfor %}"
@@ -31,9 +23,7 @@ def write_glm_image(folder: Path, share: float = 0.5, positions: int = 700) -> P
     model.lm_head.weight.data[FEW:] += 0.5  # other ids would often be likelier than codes
     model.save_pretrained(folder, max_shard_size="60KB")  # several files
     write_processor(folder.parent / "processor", FEW)
-    entries = GlmImage().entries(read_object(folder / "config.json"))
-    target = GlmImage().load(folder, replace(OPTIONS, target_size="96x64"))
-    write_llama_drafter(folder, entries, target.transformer)
+    add_drafter(GlmImage(), folder, target_size="96x64")
     return folder
 
 

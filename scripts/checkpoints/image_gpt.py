@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.targets.image_gpt import ImageGpt
-from scripts.checkpoints.parts import OPTIONS, write_llama_drafter
+from scripts.checkpoints.parts import add_drafter
 
 SIZES = {"embed_dim": 16, "num_heads": 2, "num_layers": 2, "num_pixels": 5, "num_vocab": 7}
 _ARGUMENTS = "pytorch_lightning.utilities.parsing"
@@ -20,8 +20,7 @@ def write_image_gpt(folder: Path, sizes: dict[str, int] = SIZES) -> Path:
     """Write a checkpoint and a drafter; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_lightning(folder / "model.ckpt", public_weights(sizes), **sizes)
-    target = ImageGpt().load(folder, OPTIONS)
-    write_llama_drafter(folder, ImageGpt().entries(sizes), target.transformer)
+    add_drafter(ImageGpt(), folder)
     return folder
 
 

@@ -9,15 +9,13 @@ from models.targets.liquid import BEGIN_IMAGE, BOS, PAD, UNCONDITIONAL, Liquid
 from scripts.checkpoints import parts
 from scripts.checkpoints.parts import (
     BYTES,
-    OPTIONS,
+    add_drafter,
     byte_level,
     randomised,
     special_tokenizer,
-    write_llama_drafter,
     write_vqgan,
 )
 from scripts.checkpoints.published import Published, State
-from support.json_files import read_object
 
 SPECIAL = (PAD, "<eos>", BOS, "<unk>", BEGIN_IMAGE, "<eoi>", UNCONDITIONAL)
 SIDE, CODES, IDS, POSITIONS = 32, 8192, 256_000, 8192  # of Junfeng5/Liquid_V1_7B
@@ -46,9 +44,7 @@ def write_liquid(
     small_gemma(config).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     write_vqgan(folder / "tokenizer", side, codes, halvings)
-    target = Liquid().load(folder, OPTIONS)
-    entries = Liquid().entries(read_object(folder / "config.json"))
-    write_llama_drafter(folder, entries, target.transformer)
+    add_drafter(Liquid(), folder)
     return folder
 
 

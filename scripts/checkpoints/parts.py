@@ -18,6 +18,8 @@ from models.codecs.vqgan import ImageTokenizer, VqganConfig
 from models.codecs.vqgan_files import save_vqgan
 from models.codecs.vqgan_network import Vqgan
 from models.files.network import public_state
+from models.files.weights import read_config
+from models.targets.family import Family
 from models.targets.llama import llama_spec
 from models.transformer import Transformer
 from scenes.training.make_tokenizer import make_byte_level
@@ -99,6 +101,12 @@ def write_llama_drafter(folder: Path, entries: dict[str, Any], target: Transform
     head = randomised(EagleHead(spec), 1)
     make_kin(target, head)
     write_drafter(folder / "drafter", config, public_state(head, eagle_keys(head.spec, True)))
+
+
+def add_drafter(family: Family, folder: Path, **options: str) -> None:
+    """Write a random drafter for the target in a checkpoint folder."""
+    target = family.load(folder, replace(OPTIONS, **options)).transformer
+    write_llama_drafter(folder, family.entries(read_config(folder)), target)
 
 
 def write_drafter(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> None:

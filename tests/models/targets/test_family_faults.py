@@ -89,7 +89,6 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (tensors(without=EMU3_NORM), "missing key model.text_model.layers.1.input_layernorm"),
         (tensors(text_model__lm_head__weight=torch.ones(9, 32)), r"\(9, 32\), expected 289 rows"),
         (tensors(without=EMU3_CODEC), NO_EMU3_CODEC),
-        (tensors(without="vqmodel."), "no image codec among the weights"),
         (gone("tokenizer.json"), r"missing file: .*tokenizer\.json"),
         (text("tokenizer.json", "extra_200", "x"), r"tokenizer\.json has no token '<\|extra_200"),
         (
@@ -101,10 +100,8 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries(head_dim=8), r"q_proj.weight has shape \(64, 32\), expected \(32, 32\)"),
         (entries(head_dim=15), "head_dim: expected even whole numbers from 2, got 15"),
         (tensors(without=KEY_NORM), f"missing key {KEY_NORM}"),
-        (gone(f"{IBQ}/model.ckpt"), r"found no config\.yaml and model\.ckpt in .*hf down"),
         (text(f"{IBQ}/config.yaml", "- 4\n", "- 8\n"), r"expected \[\] or \[4\], got \[8\]"),
         (content(f"{EMU3_5_WORDS}/emu3.tiktoken", "? 1"), "not a file of tokens and ranks"),
-        (gone(f"{EMU3_5_WORDS}/emu3.tiktoken"), "found no emu3.tiktoken in .*baaivision/Emu3.5"),
         (gone(f"{EMU3_5_WORDS}/emu3_vision_tokens.txt"), "missing file: .*vision_tokens.txt"),
     ],
     "lumina_mgpt2": [
@@ -132,9 +129,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("vision_config", image_size=65), "image_size: expected multiples of 16"),
         (entries("vision_config", num_image_tokens=9), "num_image_tokens: expected 16"),
         (tensors(without=JANUS_LAYER), f"missing key {JANUS_LAYER}"),
-        (tensors(without="model.vqmodel."), r"among the weights \(keys model\.vqmodel\.\*\)"),
         (tensors(without=JANUS_CODEC), NO_JANUS_CODEC),
-        (text("tokenizer.json", "begin_of_image", "x"), "json has no token '<begin_of_image>'"),
     ],
     "janus_pro of the authors": [
         (entries(gen_aligner_config=None), r"lacks the entry 'gen_aligner_config\.params'"),
@@ -142,7 +137,6 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("gen_vision_config", cls="VQ-8"), "cls: expected 'VQ-16'"),
         (entries("gen_head_config.params", image_token_embed=None), "image_token_embed: expected"),
         (entries("language_config", hidden_size=64), "hidden_size is 64, the weights hold"),
-        (with_code("."), r"cannot read .*pytorch_model\.bin: damaged, or more"),
     ],
     "liquid": [
         (entries(head_dim=8), r"q_proj.weight has shape \(64, 32\), expected \(32, 32\)"),
@@ -160,7 +154,6 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (entries("text_config", head_dim=15), "head_dim: expected even whole numbers from 2"),
     ],
     "llamagen": [
-        (entries(block_size=None), "block_size: expected"),
         (entries(block_size=15), "block_size: expected a square"),
         (entries(block_size=25), "block_size is 25, expected 16"),
         (entries(cls_token_num="120"), "cls_token_num: expected"),
@@ -182,7 +175,6 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         (content(f"{T5}/config.json", BertConfig().to_json_string()), "expected 't5', got 'bert'"),
         (with_code(T5), f"{ENCODER}damaged, or more than tensors"),
         (tensors(f"{T5}/model.safetensors", "encoder.final"), NO_NORM),
-        (content(f"{T5}/tokenizer.json", "{}"), f"{ENCODER}cannot be read as a tokenizer"),
         (entries(file=f"{T5}/{NAMES}", pad_token=None), "without a padding token"),
         (only_pieces, "spiece.model needs sentencepiece: `pip install sentencepiece`, or add tok"),
         (

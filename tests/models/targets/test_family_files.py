@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from browser import thinned
-from damage import entries, faults, generated, inspected, read_state, refused, rows, tensors
+from damage import entries, generated, inspected, read_state, rows, tensors
 from fakes import finished
 from families import (
     PLAIN,
@@ -110,21 +110,6 @@ def test_inspect(name, originals, capsys) -> None:
         assert text in rows(report)[row]["text"]
     image = "image tokenizer" if model in ("liquid", "tiny") else "image codec"
     assert {"target weights", "keys and values", image} <= report["memory"].keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "words"),
-    [
-        ("emu3_5", "Emu3.5-VisionTokenizer/model.ckpt", "no config.yaml and model.ckpt in"),
-        ("emu3_5", "tokenizer_emu3_ibq/emu3.tiktoken", "baaivision/Emu3.5"),
-        ("lumina_mgpt2", "movqgan_270M.ckpt", "hf download ai-forever/MoVQGAN movqgan_270M.ckpt"),
-    ],
-)
-def test_a_missing_part_is_named_with_its_source(name, file, words, folder, capsys) -> None:
-    (folder.parent / file).unlink()
-    code, report = inspected(capsys, folder, f"--model={name}")
-    assert code == 1 and words in str(faults(report))
-    assert words in refused(capsys, folder, f"--model={name}", "--method=ar")
 
 
 def test_llamagen_finds_its_parts_and_generates_an_image(tmp_path, capsys) -> None:

@@ -108,6 +108,15 @@ FAULTS: list[tuple[str, set[str], list[Fault]]] = [  # of a model: the report's 
         (entries(file=f"drafter/{CONFIG}", bias="no"), BIAS),
         (with_code("drafter"), "more than tensors"),
     ]),
+    ("emu3_5", {"image codec"}, [
+        (gone("../Emu3.5-VisionTokenizer/model.ckpt"), "no config.yaml and model.ckpt .*hf down"),
+    ]),
+    ("emu3_5", {TEXT}, [
+        (gone("../tokenizer_emu3_ibq/emu3.tiktoken"), "no emu3.tiktoken in .*baaivision/Emu3.5"),
+    ]),
+    ("lumina_mgpt2", {"image codec"}, [
+        (gone("../movqgan_270M.ckpt"), "hf download ai-forever/MoVQGAN movqgan_270M.ckpt"),
+    ]),
     ("janus_pro", {"target", TEXT, "image codec"}, [(gone(*ALL), CONFIG)]),
     ("janus_pro", {"target"}, [(with_code("."), "more than tensors")]),
     ("janus_pro", {"image codec"}, [
