@@ -4,11 +4,9 @@ import hashlib
 import platform
 import subprocess
 import tomllib
-from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from configs.targets import ROOT
 
@@ -26,14 +24,6 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             numbers[package] = None
     return numbers
-
-
-def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return the names under which two commands' hardware or versions say different things.
-
-    Earlier commands said less: what only one of them says is unknown.
-    """
-    return [name for name, value in ours.items() if value != theirs.get(name, value)]
 
 
 def version_line() -> str:

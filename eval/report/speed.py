@@ -14,7 +14,6 @@ from runs.made_of import BESIDE
 from runs.measure import BUSY, disagreement, exceeds_tau, inconclusive, waiting
 from runs.records import tau
 from support.json_lines import Line
-from support.provenance import differing
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
 # contents, and the sampling distribution.
@@ -138,12 +137,7 @@ def _cpu_seconds(run: Run, keys: Iterable[Key]) -> tuple[float, float] | None:
 def _resumptions(run: Run) -> list[str]:
     """Return, in words, what differs between the commands that made a run's images."""
     latest, earlier = run.manifest, run.manifest["earlier"]
-    words = [
-        name
-        for name in TIMED
-        # commands of older folders lack settings
-        if any(one.get(name) not in (None, run.settings[name]) for one in earlier)
-    ]
+    words = [name for name in TIMED if any(one.get(name) != run.settings[name] for one in earlier)]
     words += [text for one in earlier for text in _apart(latest, one)]
     return [f"resumed with other {text}" for text in dict.fromkeys(words)]
 
@@ -153,7 +147,7 @@ def _apart(ours: Line, theirs: Line) -> Iterator[str]:
     for name, words in _COMMAND.items():
         one, other = ours.get(name), theirs.get(name)
         if isinstance(one, dict) and isinstance(other, dict):
-            if names := differing(one, other):
+            if names := [n for n in {**one, **other} if one.get(n) != other.get(n)]:
                 yield f"{words} ({', '.join(names)})"
         elif None not in (one, other) and one != other:
             yield words

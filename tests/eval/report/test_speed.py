@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_runs import made_record, write_records, write_run
 
+from configs.model import TIMED
 from eval.metrics.base import Score
 from eval.report.report import summary
 from eval.report.run import Run, read_run
@@ -132,9 +133,7 @@ def test_other_distributions_are_not_compared_and_other_batch_sizes_are_marked(p
     assert cells["same images"] == "9/9 (!)"
 
 
-def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, make):
-    usual = {"compile": "auto", "cfg_mode": "parallel", "device_map": "single"}
-    assert row_of(make("usual", usual), plain).warnings == ()
+def test_other_ways_to_run_are_marked(plain, make):
     assert row_of(make("off", {"compile": "off"}), plain).warnings == (
         "--compile 'off', baseline 'auto'",
     )
@@ -150,21 +149,18 @@ def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, m
         for name in ("torch", "compiled")
     )
     assert row_of(by_torch, compiled).warnings == ("other hardware (kernels) than plain",)
-    assert row_of(by_torch, plain).warnings == row_of(plain, by_torch).warnings == ()  # older
 
 
 @pytest.mark.parametrize(
     ("earlier", "doubted"),
     [
-        ({}, None),  # of an older folder
-        ({"batch_size": 1, "hardware": {"device": "cpu"}, "versions": {"torch": "x"}}, None),
-        ({"batch_size": None}, None),  # of settings that lacked it
+        ({}, None),
         ({"batch_size": 4}, "batch_size"),
         ({"compile": "off"}, "compile"),
         ({"cfg_mode": "sequential"}, "cfg_mode"),
         ({"device_map": "auto"}, "device_map"),
         ({"processes": 2}, "number of processes"),
-        ({"hardware": {"device": "cuda", "kernels": "torch"}}, "hardware (device)"),
+        ({"hardware": {"device": "cuda"}}, "hardware (device)"),
         ({"versions": {"torch": "y"}}, "versions (torch)"),
         ({"revision": None}, None),  # without git
         ({"revision": "a+changes"}, "revision"),
@@ -172,7 +168,9 @@ def test_other_ways_to_run_are_marked_and_older_runs_had_the_usual_ones(plain, m
 )
 def test_a_run_resumed_under_other_conditions_is_marked(plain, adt, earlier, doubted) -> None:
     run = adt()
-    resumed = replace(run, manifest=run.manifest | {"revision": "a", "earlier": [{}, earlier]})
+    usual = TIMED | {name: run.manifest[name] for name in ("hardware", "versions", "processes")}
+    commands = [usual, usual | earlier]
+    resumed = replace(run, manifest=run.manifest | {"revision": "a", "earlier": commands})
     for run, baseline, words in ((resumed, plain, ""), (plain, resumed, "baseline ")):
         row = row_of(run, baseline)
         assert row.warnings == ((f"{words}resumed with other {doubted}",) if doubted else ())
