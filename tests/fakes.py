@@ -204,6 +204,12 @@ def judged(log_p: Tensor, log_q: object, tree: Sequence[Tensor], numbers: Sequen
     return (tokens == choices.gather(1, parents)) & (scores > -torch.inf), choices
 
 
+def emitted(verdict: Verdict) -> Tensor:
+    """The decided tokens (images, 1 + nodes), -1 after them."""
+    place = torch.arange(verdict.emitted.shape[1])
+    return verdict.emitted.masked_fill(place > verdict.accepted[:, None], -1)
+
+
 def finished(engine: Engine, jobs: Iterable[Job]) -> dict[str, FinishedImage]:
     """Generate the images of some jobs, by job id."""
     return {image.job.id: image for step in engine.generate(jobs) for image in step.finished}

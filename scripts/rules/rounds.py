@@ -144,9 +144,3 @@ def outcome_counts(tokens: Tensor, vocab: int) -> Tensor:
     for token in tokens.unbind(1):
         index = index * vocab + token
     return torch.bincount(index, minlength=vocab ** tokens.shape[1]).double()
-
-
-def emitted(verdict: Verdict) -> Tensor:
-    """The decided tokens (images, 1 + nodes), -1 after them."""
-    place = torch.arange(verdict.emitted.shape[1])
-    return verdict.emitted.masked_fill(place > verdict.accepted[:, None], -1)

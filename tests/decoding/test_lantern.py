@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 from browser import ALL, only_in_all
-from fakes import DictatedStreams, random_tree, tree_of
+from fakes import DictatedStreams, emitted, random_tree, tree_of
 from torch import Tensor
 
 from configs.schema import LanternSettings
@@ -23,7 +23,7 @@ from decoding.verifiers.host import ImageTree, trees_on_host
 from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.nodewise import longest_path
 from decoding.verifiers.rejection import Rejection
-from scripts.rules.rounds import Distributions, emitted, noise_of, one_round, outcome_counts
+from scripts.rules.rounds import Distributions, noise_of, one_round, outcome_counts
 from scripts.rules.statistics import p_value
 
 VOCAB, DELTA = 24, 0.1

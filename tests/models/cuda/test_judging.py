@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import torch
 from browser import ALL, only_in_all, thinned
-from fakes import codes
+from fakes import codes, emitted
 
 from configs.methods import MethodSettings
 from configs.rules import LanternSettings
@@ -23,7 +23,7 @@ from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
 from runs.check.loaded import first_rows
 from runs.methods import build_engine
-from scripts.rules.rounds import Unfavourable, emitted, noise_of, one_round, outcome_counts
+from scripts.rules.rounds import Unfavourable, noise_of, one_round, outcome_counts
 from scripts.rules.statistics import p_value
 from scripts.rules.whole_rounds import TREES, static
 
