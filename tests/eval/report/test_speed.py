@@ -197,8 +197,8 @@ def test_only_a_speed_up_over_plain_decoding_cannot_exceed_tau(adt, make, second
 def test_time_that_was_not_decoding_marks_a_speed_up(make, plain, spent, gpu, share) -> None:
     """As of a run that was stopped for a while; on a GPU the process waits anyway."""
     run = make("adt", {"method": "adt"}, target_forwards=86, cpu_seconds=spent)
-    run = replace(run, manifest=run.manifest | {"hardware": {"device": "cpu", "gpu": gpu}})
-    row = row_of(run, plain)
+    machine = {"hardware": {"device": "cpu", "gpu": gpu}}
+    row = row_of(*(replace(one, manifest=one.manifest | machine) for one in (run, plain)))
     said = [text for text in row.warnings if "the process had the CPU for only" in text]
     start = f"the process had the CPU for only {share}"
     assert [text.startswith(start) for text in said] == ([True] if share else [])
