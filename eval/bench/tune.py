@@ -116,7 +116,11 @@ def _tune(settings: TuneSettings, output: Path) -> None:
 
 
 def _write(output: Path, run: EngineSettings, found: Sequence["Batch"]) -> None:
-    """Write the recipe: the batch size with most images per hour, and the best method of each."""
+    """Write the recipe: the batch size with most images per hour, and the best method of each.
+
+    A batch size for which the time was too short has none but plain decoding.
+    """
+    found = [batch for batch in found if len(batch.rows) > 1] or found
     best = busiest(found)
     given: Figures = {}
     # last what has a drafter: its file is a condition of all methods that read it

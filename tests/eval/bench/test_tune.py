@@ -349,6 +349,20 @@ def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
     assert [one["batch_size"] for one in again] == [1, 2]
 
 
+def test_a_batch_size_that_no_method_was_tried_with_is_in_no_recipe(tune, tmp_path, monkeypatch):
+    contest = Search._contest
+
+    def short(self, size: int, *more: object) -> Batch:
+        found = contest(self, size, *more)
+        plain = found.rows[BASELINE]
+        return found if size == 1 else replace(found, rows={BASELINE: plain}, best=plain)
+
+    monkeypatch.setattr(Search, "_contest", short)
+    assert tune(batch_sizes="1,2") == 0
+    tuned = yaml.safe_load((tmp_path / "tuned.yaml").read_text())["tuned"]
+    assert [one["batch_size"] for one in tuned["batches"]] == [1]
+
+
 @pytest.mark.parametrize("drafted", thinned([1, 2]))
 def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
     tune, checkpoint, tmp_path, monkeypatch, capsys, drafted
