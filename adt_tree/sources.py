@@ -225,12 +225,18 @@ def _model_in(path: str) -> str:
         config = read_config(folder)
     likely = targets_in(path, config, lambda: stored_names(folder))
     faults: dict[str, None] = {}  # each once
+    fitting: list[str] = []
     for name in likely or TARGETS:
         try:
             family_of(name).spec(config)
-            return name
+            fitting.append(name)
         except ValueError as error:
             faults[str(error)] = None
+    if fitting:
+        others = [name for name in fitting[1:] if name != "tiny"]  # which its place tells
+        if others:
+            tell(f"--model {fitting[0]}: taken, though {path} may also hold {one_of(others)}")
+        return fitting[0]
     if likely:
         raise SettingsError("; ".join(faults), str(folder))
     raise mismatch(path, "that of another model", f"the config.json of {one_of(TARGETS)}")

@@ -143,12 +143,12 @@ def read_tokens(settings: TrainSettings) -> Tokens:
     model = {"model": settings.engine.model, "checkpoint": checkpoint_id(folder)}
     _check_tokens(settings, tokens, model)
     codec = codec_of(made_of(identity(settings)).files)
-    for folder in settings.token_folders:
-        about = read_about(Path(folder))
+    for place in settings.token_folders:
+        about = read_about(Path(place))
         there = codec_of(about.get("settings", {}))
         if about.get("origin") == "images" and there != codec:
             other = first_of(differences(there, codec))
-            refuse("tokens", folder, f"codes of the model's own image codec ({other})")
+            refuse("tokens", place, f"codes of the model's own image codec ({other})")
     return tokens
 
 

@@ -91,6 +91,15 @@ def test_names_tell_apart_what_files_do_not(checkpoint, tmp_path, name, model):
     assert source_values(tmp_path / name, {})["model"] == model
 
 
+@pytest.mark.parametrize(("name", "told"), [("mine", True), ("anole", False), ("lumina", False)])
+def test_a_model_that_files_and_name_do_not_tell_is_said(checkpoint, tmp_path, capsys, name, told):
+    """Read as another model's, they make images that are no pictures."""
+    folder = shutil.copytree(checkpoint, tmp_path / name)
+    source_values(folder, {})
+    said = f"note: model tiny: taken, though {folder} may also hold anole or lumina_mgpt"
+    assert (said in capsys.readouterr().err) == told
+
+
 def test_known_hub_ids_need_no_look_at_the_hub():
     found = source_values("leloy/Anole-7b-v0.1-hf", {})
     usual = {"dtype": "bf16", "temperature": 1.0, "top_k": 2000, "top_p": 1.0, "cfg": 3.0}
