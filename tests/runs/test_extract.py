@@ -234,7 +234,7 @@ def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, m
     monkeypatch.setattr(extract, "SCENES", 3)
     extract_tokens(drawn(tmp_path / "long", checkpoint, num_images=3))
     (line,) = read_lines(tmp_path / "long/skipped.jsonl")
-    told = "caption too long: the prompt is 503 tokens"
+    told = "caption cannot be read: the prompt is 503 tokens"
     assert line["id"] == "00002_0" and line["reason"].startswith(told)
 
 
