@@ -35,7 +35,7 @@ def write_emu3_5(folder: Path, positions: int = 260) -> Path:
     randomised(Qwen3ForCausalLM(Qwen3Config(**sizes)), 0).save_pretrained(folder)
     write_json(folder / "config.json", entries)
     write_files(folder, words=256, codes=parts.CODES)
-    add_drafter(Emu35(), folder, target_size="64")
+    add_drafter(Emu35(), folder, "64")
     return folder
 
 

@@ -23,7 +23,7 @@ def write_glm_image(folder: Path, share: float = 0.5, positions: int = 700) -> P
     model.lm_head.weight.data[FEW:] += 0.5  # other ids would often be likelier than codes
     model.save_pretrained(folder, max_shard_size="60KB")  # several files
     write_processor(folder.parent / "processor", FEW)
-    add_drafter(GlmImage(), folder, target_size="96x64")
+    add_drafter(GlmImage(), folder, "96x64")
     return folder
 
 

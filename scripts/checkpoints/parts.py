@@ -103,9 +103,9 @@ def write_llama_drafter(folder: Path, entries: dict[str, Any], target: Transform
     write_drafter(folder / "drafter", config, public_state(head, eagle_keys(head.spec, True)))
 
 
-def add_drafter(family: Family, folder: Path, **options: str) -> None:
+def add_drafter(family: Family, folder: Path, target_size: str | None = None) -> None:
     """Write a random drafter for the target in a checkpoint folder."""
-    target = family.load(folder, replace(OPTIONS, **options)).transformer
+    target = family.load(folder, replace(OPTIONS, target_size=target_size)).transformer
     write_llama_drafter(folder, family.entries(read_config(folder)), target)
 
 
