@@ -10,6 +10,7 @@
 """
 
 import hashlib
+import os
 import shlex
 import signal
 import time
@@ -55,6 +56,7 @@ from support.training_state import JsonLog, damaged_state, load_state, save_stat
 from support.wording import differences, first_of
 
 CHECKPOINT, _LOCK = "checkpoint/state.pt", ".lock"  # in the folder of a training
+_ENDING = b"\nending after this step, with a checkpoint; Ctrl-C again ends at once, without one\n"
 
 
 @refusing()
@@ -162,13 +164,32 @@ def _check_tokens(settings: TrainSettings, tokens: Tokens, target: dict[str, Any
 
 @contextmanager
 def terminated() -> Iterator[Event]:
-    """Let SIGTERM, as schedulers send it, set an event instead of ending the process."""
-    event = Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: event.set())
+    """Let SIGTERM, as schedulers send it, and Ctrl-C set an event instead of ending the process.
+
+    A second Ctrl-C ends it; within a second it is the same key, or what a launcher passes on.
+    """
+    event, first = Event(), 0.0
+
+    def end(number: int, _frame: object) -> None:
+        nonlocal first
+        if event.is_set():
+            if number == signal.SIGINT and time.monotonic() - first > 1:
+                raise KeyboardInterrupt
+            return
+        event.set()
+        first = time.monotonic()
+        if number == signal.SIGINT:
+            os.write(2, _ENDING)  # print may be at work where the signal comes
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, end)
     try:
         yield event
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Training:
@@ -249,7 +270,7 @@ class Training:
             print(self.evaluation.verdict())
 
     def _update(self, ended: Event) -> None:
-        """Do the missing steps; ended: by SIGTERM, after which the checkpoint is written first."""
+        """Do the missing steps; ended: by a signal, after which the checkpoint is written first."""
         settings, trainer = self.settings, self.trainer
         while trainer.step < settings.steps:
             rate, started = trainer.rate, time.perf_counter()

@@ -45,16 +45,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
     assert resumed == expected
 
 
-def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(
-    folders, tmp_path, monkeypatch, capsys
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_writes_a_checkpoint_and_the_same_command_goes_on(
+    folders, tmp_path, monkeypatch, capsys, sent
 ) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     whole = run(folders, tmp_path / "whole", steps=4)
     training = open_training(folders, tmp_path / "part", steps=4)
     update = training.trainer.update
-    ends = lambda: (update(), os.kill(os.getpid(), signal.SIGTERM))[0]  # noqa: E731
+    ends = lambda: (update(), os.kill(os.getpid(), sent))[0]  # noqa: E731
     monkeypatch.setattr(training.trainer, "update", ends)
     with pytest.raises(KeyboardInterrupt):
         training.run()
+    signal.signal(signal.SIGINT, before)
     capsys.readouterr()
     assert run(folders, tmp_path / "part", steps=4) == whole
     assert "continuing at step 1 of 4\n" in capsys.readouterr().err
