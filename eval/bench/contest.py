@@ -119,18 +119,20 @@ def _least_speedup(row: Row) -> float:
     return 0.0 if row["doubts"] else row["speedup"]
 
 
-def verdict(rows: Sequence[Row], best: Row, minutes: float) -> str:
-    """Say in a line which method is the fastest and by how much, or that it is inconclusive."""
+def compared(rows: Sequence[Row], best: Row) -> int:
+    """Return on how many images the best method, or the next after plain decoding, was measured."""
     plain, *others = rows
     contenders = others if best is plain else [best]
-    images = max(contenders, key=lambda row: row["speedup"], default={"images": 0})["images"]
-    choice = _choice(plain, others, best)
-    if images >= LEAST_VALUES:
-        return choice
+    return max(contenders, key=lambda row: row["speedup"], default={"images": 0})["images"]
+
+
+def verdict(rows: Sequence[Row], best: Row, minutes: float) -> str:
+    """Say in a line which method is the fastest and by how much, or that it is inconclusive."""
+    if (images := compared(rows, best)) >= LEAST_VALUES:
+        return _choice(rows[0], rows[1:], best)
     return (
         f"Inconclusive: in {minutes:g} minutes a method was compared with ar on "
-        f"{plural(images, 'image')}; a 95 % interval needs at least {LEAST_VALUES}. Run it again "
-        f"with more --minutes. Until then: {choice}"
+        f"{plural(images, 'image')}; a 95 % interval needs at least {LEAST_VALUES}."
     )
 
 
@@ -138,8 +140,6 @@ def _choice(plain: Row, others: Sequence[Row], best: Row) -> str:
     """Say which method is chosen, and why."""
     if best is not plain:
         return f"Fastest: {method_words(best)}, {speedup_words(best)} times plain decoding."
-    if not others:
-        return "Plain decoding (ar) is chosen: the time was too short to try another method."
     second = max(others, key=lambda row: row["speedup"])
     cost = second["ms_per_round"]["round"] / plain["ms_per_round"]["round"]
     return (

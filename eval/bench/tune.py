@@ -27,7 +27,7 @@ from decoding.engine import Engine
 from decoding.images import Job
 from eval.bench.bench import Bench, Row
 from eval.bench.benchmark import refuse_wrong
-from eval.bench.contest import Contest, fastest, finalists, verdict
+from eval.bench.contest import LEAST_VALUES, Contest, compared, fastest, finalists, verdict
 from eval.bench.measurements import FILE, Figures, Measurements
 from eval.bench.table import heading, method_words, remarks, same_images, speedup_words, words_of
 from runs.check.files import Examination
@@ -103,24 +103,28 @@ def _tune(settings: TuneSettings, output: Path) -> None:
     dates = {day for batch in found for day in batch.kept.dates}
     print(heading(settings.bench, session.hardware(), sorted(dates)))
     print(Table.of(list(map(cells, rows))).markdown() + remarks(list(map(_named, rows))))
-    print(Table.of([best_cells(batch.best) for batch in found]).markdown())
+    decided = [batch for batch in found if batch.decided]
+    if decided:
+        print(Table.of([best_cells(batch.best) for batch in decided]).markdown())
     for batch in found:
         print(f"{_at_once(batch.size)}: {batch.verdict}")
     if numbers:
         print(f"Recall numbers (share, sharpness in a mixture, sharpness alone): {numbers}")
-    _write(output, run, found)
     print(f"Measured: {kept.path}, which the same command takes over; without it, all is new")
-    python = f"in Python Pipeline.from_pretrained({str(output)!r})"
-    print(f"Use it: --config {shlex.quote(in_list(str(output)))}; {python}")
+    if decided:
+        _write(output, run, decided)
+        python = f"in Python Pipeline.from_pretrained({str(output)!r})"
+        print(f"Use it: --config {shlex.quote(in_list(str(output)))}; {python}")
+    if undecided := [str(batch.size) for batch in found if not batch.decided]:
+        print(
+            f"Undecided, so not written to {output}: {' and '.join(undecided)} at once. To go on, "
+            "run the same command with more --minutes"
+        )
     refuse_wrong(rows)
 
 
 def _write(output: Path, run: EngineSettings, found: Sequence["Batch"]) -> None:
-    """Write the recipe: the batch size with most images per hour, and the best method of each.
-
-    A batch size for which the time was too short has none but plain decoding.
-    """
-    found = [batch for batch in found if len(batch.rows) > 1] or found
+    """Write the recipe: the batch size with most images per hour, and the best method of each."""
     best = busiest(found)
     given: Figures = {}
     # last what has a drafter: its file is a condition of all methods that read it
@@ -163,6 +167,7 @@ class Batch:
     rows: dict[MethodSettings, Row]  # plain decoding's first
     best: Row
     verdict: str
+    decided: bool  # whether the best was compared with plain decoding on enough images
     kept: Measurements
     replayed: float  # seconds of the measurements that an earlier command made
 
@@ -238,7 +243,8 @@ class Search:
         words = verdict(final, best, self.settings.minutes)
         if untried := len(tried) + 1 - len(rows):
             words += f" Not tried: {plural(untried, 'method')}; --minutes gives more time."
-        return Batch(size, rows, best, words, kept, bench.replayed)
+        decided = compared(final, best) >= LEAST_VALUES
+        return Batch(size, rows, best, words, decided, kept, bench.replayed)
 
 
 def busiest(found: Sequence[Batch]) -> Batch:
