@@ -38,7 +38,9 @@ def run(words: Sequence[str]) -> None:
     name = words[0].replace("-", "_")
     if name not in NAMES:
         expected = f"{one_of(NAMES)}, --help or --version"
-        raise mismatch("command", repr(words[0]), expected, near_names(name, NAMES))
+        server = "Did you mean demo: the page and OpenAI's image API?"
+        advice = server if name in ("serve", "server") else near_names(name, NAMES)
+        raise mismatch("command", repr(words[0]), expected, advice)
     asked = command(name)
     if "--help" in words or "-h" in words:
         print(asked_help(asked, words[1:]))

@@ -27,7 +27,7 @@ def page_settings(recipe: Values, given: Values) -> PageSettings:
 
 COMMAND = Command(
     "demo",
-    "serve a page that compares plain decoding with a fast method, and the OpenAI image API",
+    "serve OpenAI's image API at /v1, and a page that compares plain decoding with a fast method",
     (PageSettings, RecipeFlags),
     page_settings,
     "page.server:serve",

@@ -36,7 +36,7 @@ from configs.fields import (
 from configs.model import EngineSettings
 from configs.targets import own_flags, targets_with
 from configs.tools import PageSettings
-from page.batches import ImageQueue, Order
+from page.batches import ImageQueue, Order, Stopping
 from page.monitor import TOLD, Monitor
 from page.stage import encoded
 from runs.drawing import Drawn, image_jobs
@@ -313,7 +313,7 @@ async def _left(request: Request) -> None:
 def _tell(request: Request, error: Exception, headers: Mapping[str, str] | None = None) -> Response:
     problem = _problem(request, error)
     request.scope[TOLD] = str(problem)
-    kinds = {429: "rate_limit_error", 500: "server_error"}
+    kinds = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
     kind = kinds.get(problem.status, "invalid_request_error")
     told = {"message": str(problem), "type": kind, "param": problem.param, "code": problem.code}
     # in ASCII: a name that is not UTF-8 could not be quoted otherwise
@@ -330,6 +330,8 @@ def _problem(request: Request, error: Exception) -> Problem:
             return Problem(400, str(error), param, "invalid_value")
         case Full():
             return Problem(429, "Too many requests wait; try later.", code="rate_limit_exceeded")
+        case Stopping():
+            return Problem(503, "The server is being stopped.", code="server_stopping")
         case ClientDisconnect():
             return Problem(_LEFT, "The client has left.")
         case HTTPException():

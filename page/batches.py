@@ -18,6 +18,7 @@ from decoding.engine import StepStats
 from decoding.images import Job
 from runs.drawing import Drawn
 
+UNMEASURED = 60  # seconds to wait where no image has been finished
 GATHER = 0.05  # seconds that the first request waits, so that those sent with it share its batch
 
 
@@ -47,6 +48,10 @@ class Counts:
         self.tokens += sum(stats.accepted + 1 for stats in step.rounds)
 
 
+class Stopping(Exception):
+    """Why an order gets no images: the server is being stopped."""
+
+
 class ImageQueue:
     """Generates the images of orders; orders with the same settings share batches."""
 
@@ -54,6 +59,8 @@ class ImageQueue:
         self.counts = Counts()
         self._weights, self._most = weights, most
         self._waiting: list[Order] = []
+        self._batch: list[Order] = []  # whose images are being generated
+        self._stopping = False
         self._changed = threading.Condition()
         threading.Thread(target=self._work, name="image queue", daemon=True).start()
 
@@ -67,16 +74,26 @@ class ImageQueue:
     @property
     def pause(self) -> int:
         """Seconds until a request that found no room may come again: those of an image so far."""
-        return max(1, ceil(self.counts.seconds / max(1, self.counts.images)))
+        images, seconds = self.counts.images, self.counts.seconds
+        return max(1, ceil(seconds / images)) if images else UNMEASURED
 
     def put(self, order: Order) -> None:
-        """Queue an order; queue.Full if too many wait already."""
+        """Queue an order; queue.Full if too many wait already, Stopping after `stop`."""
         with self._changed:
+            if self._stopping:
+                raise Stopping
             self._forget_cancelled()
             if len(self._waiting) >= self._most:
                 raise Full
             self._waiting.append(order)
             self._changed.notify()
+
+    def stop(self) -> int:
+        """Refuse all orders, those being generated too; returns how many there were."""
+        with self._changed:
+            orders, self._waiting, self._stopping = [*self._batch, *self._waiting], [], True
+        _refuse(orders, Stopping())
+        return len(orders)
 
     def _work(self) -> None:
         while True:
@@ -84,9 +101,9 @@ class ImageQueue:
             try:
                 self._generate(batch)
             except Exception as error:  # those who wait are told
-                for order in batch:
-                    with suppress(InvalidStateError):
-                        order.images.set_exception(error)
+                _refuse(batch, error)
+            with self._changed:
+                self._batch = []
 
     def _take(self) -> list[Order]:
         """Wait for orders, and take out those of the next batch."""
@@ -98,6 +115,7 @@ class ImageQueue:
             self._forget_cancelled()
             batch = next_batch(self._waiting)
             self._waiting = [order for order in self._waiting if order not in batch]
+            self._batch = batch
         return batch
 
     def _forget_cancelled(self) -> None:
@@ -143,6 +161,12 @@ class ImageQueue:
                 else:
                     order = None
             yield from (None,) if order is None else order.jobs
+
+
+def _refuse(orders: Sequence[Order], error: Exception) -> None:
+    for order in orders:
+        with suppress(InvalidStateError):  # cancelled or finished
+            order.images.set_exception(error)
 
 
 def next_batch(waiting: Sequence[Order]) -> list[Order]:

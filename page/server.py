@@ -1,8 +1,10 @@
-"""`demo`: load the model, then serve the page and the API until Ctrl-C."""
+"""`demo`: load the model, then serve the page and the API until Ctrl-C or SIGTERM."""
 
 import errno
 import os
+import signal
 import socket
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import getproxies
@@ -12,11 +14,13 @@ from configs.fields import Flag, SettingsError, mismatch
 from configs.tools import PageSettings
 from page.stage import HERE
 from support.durable import make_writable, reason
-from support.progress import announce
+from support.progress import announce, plural
 
 if TYPE_CHECKING:  # slow to import
     from gradio import Blocks
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from page.batches import ImageQueue
 
 # The browser loads nothing but what this server sends.
 POLICY = (
@@ -28,18 +32,23 @@ NO_PROXY = ("no_proxy", "NO_PROXY")  # libraries read either
 
 
 def serve(settings: PageSettings) -> None:
-    """Load the model and serve the page until Ctrl-C."""
+    """Load the model and serve the page until Ctrl-C or SIGTERM; who still waits is told."""
     make_writable("output_dir", Path(settings.output_dir).absolute())
     check_port(settings)  # first, since loading takes minutes
     engine = settings.engine
     announce(f"loading the model ({engine.model}) from {engine.model_path}")
-    page, url = launch(settings, Pipeline({}, settings.given))
-    print(f"{url}: the page; Ctrl-C ends it", flush=True)
-    page.block_thread()
+    page, url, queue = launch(settings, Pipeline({}, settings.given))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    print(f"{url}: the page; {url}v1: OpenAI's image API; Ctrl-C ends both", flush=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        announce(f"stopping: 503 to {plural(queue.stop(), 'unfinished request')}")
+        page.close(verbose=False)  # waits until the answers are sent
 
 
-def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
-    """Serve a pipeline's page and API from a thread; returns the page and its address."""
+def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str, "ImageQueue"]:
+    """Serve a pipeline's page and API from a thread; returns the page, its address and queue."""
     folder = Path(settings.output_dir).absolute()
     os.environ |= {  # gradio and matplotlib, which it loads, read them when they are imported
         "MPLCONFIGDIR": str(folder / "matplotlib"),
@@ -79,7 +88,7 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     except OSError as error:
         advice = "If it is free, this machine is too busy to start a server. Try again."
         raise _no_port(settings, "a port that could not be opened", advice) from error
-    return page, url
+    return page, url, api.queue
 
 
 def check_port(settings: PageSettings) -> None:

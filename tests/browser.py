@@ -49,7 +49,8 @@ def serving(
     try:
         loading, line = process.stdout.readline(), process.stdout.readline()
         assert "] loading the model (tiny) from " in loading, loading
-        assert line == f"http://127.0.0.1:{port}/: the page; Ctrl-C ends it\n", line
+        url = f"http://127.0.0.1:{port}/"
+        assert line == f"{url}: the page; {url}v1: OpenAI's image API; Ctrl-C ends both\n", line
         yield f"127.0.0.1:{port}", process
     finally:
         process.kill()

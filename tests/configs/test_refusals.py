@@ -21,6 +21,7 @@ SHORT = {
 }
 CASES = """
 generate                     : command: expected generate_images, …got 'generate'. Did you mean gene
+serve                        : got 'serve'. Did you mean demo: the page and OpenAI's image API?
 --prompt 'a cat'             : command: expected generate_images, benchmark…got '--prompt'
 __class__                    : command: …got '__class__'
 inspect anole                : 'anole': a word without a flag. Did you mean --model anole?

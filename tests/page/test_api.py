@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from urllib.request import Request, build_opener
 import numpy as np
 import pytest
 import torch
+from browser import serving
 from openai import APIStatusError, OpenAI
 from openai.types import ImagesResponse
 from PIL import Image
@@ -30,7 +32,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from adt_tree import Pipeline
 from page.api import MOST_BYTES, ImageApi
-from page.batches import GATHER, ImageQueue, Order, next_batch
+from page.batches import GATHER, UNMEASURED, Counts, ImageQueue, Order, next_batch
 from page.server import NO_PROXY, launch
 
 # in the process of the page's tests, which has gradio loaded
@@ -109,7 +111,7 @@ def served(checkpoint, tmp_path_factory) -> Iterator[Served]:
         patch.setattr("gradio.networking.url_ok", lambda url: False)
         patch.setattr(pipe.weights, "draw", gate.draw)
         patch.setattr("page.api.ImageQueue", KeptOrders)
-        page, url = launch(settings, pipe)
+        page, url, _ = launch(settings, pipe)
         yield Served(url, pipe, gate)
         page.close()
 
@@ -404,6 +406,41 @@ def sent(served: Served, **own) -> HTTPConnection:
     body = json.dumps({"prompt": CAT} | own)
     connection.request("POST", "/v1/images/generations", body, {"Content-Type": JSON})
     return connection
+
+
+def test_a_stopped_server_tells_those_who_wait(tmp_path):
+    """One request is being generated, one of other settings waits."""
+    asked: list[dict] = [{"n": 10}, {"temperature": 0.5}]
+    with serving(tmp_path) as (address, process), ThreadPoolExecutor(2) as pool:
+        client = OpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0)
+        page = SimpleNamespace(url=f"http://{address}/")
+
+        def ask(own: dict) -> APIStatusError:
+            with pytest.raises(APIStatusError) as caught:
+                client.images.generate(prompt=CAT, extra_body=own)
+            return caught.value
+
+        answers = [pool.submit(ask, asked[0])]
+        until(lambda: figures(text_at(page, "metrics"))["rounds_total"] > 0)
+        answers.append(pool.submit(ask, asked[1]))
+        until(lambda: figures(text_at(page, "metrics"))["requests_waiting"] == 1)
+        process.send_signal(signal.SIGTERM)
+        for answer in answers:
+            error = answer.result()
+            assert (error.status_code, error.type) == (503, "server_error")
+            assert error.code == "server_stopping" and "being stopped" in str(error)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and "Traceback" not in said
+    assert "] stopping: 503 to 2 unfinished requests\n" in said
+    assert len(re.findall("generations 503, [0-9.]+ s: The server is being stopped.\n", said)) == 2
+
+
+def test_a_request_without_room_is_told_when_to_come_again():
+    queue = ImageQueue(SimpleNamespace(), 1)
+    queue.counts = Counts(seconds=7.0)  # of an image that is not finished
+    assert queue.pause == UNMEASURED
+    queue.counts = Counts(images=2, seconds=7.0)
+    assert queue.pause == 4
 
 
 def test_a_batch_has_equal_settings_and_at_most_its_size():
