@@ -30,6 +30,9 @@ from adt_tree.stream import Draft, StreamStep
 from configs.fields import SettingsError
 from configs.methods import Method, register_method
 from configs.rules import Rule, register_rule
+from support.provenance import program_version
+
+__version__ = program_version()
 
 __all__ = [
     "Draft",

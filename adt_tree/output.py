@@ -9,11 +9,15 @@ from torch import Tensor
 
 from decoding.images import ImageCost
 from runs.drawing import Drawn
+from support.progress import plural
 
 
 @dataclass(frozen=True)
 class ImageStats(ImageCost):
-    """What an image is and what it cost; its `seconds` are of decoding, prefill included."""
+    """What an image is and what it cost; its `seconds` are of decoding, prefill included.
+
+    Its `seed` repeats it in a list alone: `pipe(stats.prompt, seed=[stats.seed])`.
+    """
 
     prompt: str
     seed: int  # its own, which follows from the call's seed, the prompt and the image's number
@@ -48,6 +52,10 @@ class ImageOutput:
     images: list[Image.Image]  # empty with output_type="tokens"
     tokens: Tensor  # (images, tokens) image codes, on the CPU
     stats: list[ImageStats]  # one per image
+
+    def __repr__(self) -> str:
+        count, tokens = plural(len(self), "image"), self.tokens.shape[1]
+        return f"ImageOutput({count} of {tokens} tokens: .images, .tokens, .stats)"
 
     def __len__(self) -> int:
         return len(self.stats)

@@ -61,6 +61,8 @@ _ELSEWHERE = {
     "enable_model_cpu_offload": "from_pretrained(..., device_map='auto'), or quantize='int8'",
     "enable_sequential_cpu_offload": "from_pretrained(..., device_map='auto'), or quantize='int8'",
     "enable_attention_slicing": "from_pretrained(..., cfg_mode='sequential')",
+    "enable_xformers_memory_efficient_attention": "nothing: attention saves memory already",
+    "components": "Pipeline.from_pipe(pipe, method=...), which shares the weights",
     "save_pretrained": "the folder that it was read from; a pipeline changes no weights",
 }
 # What tqdm takes, without what a call counts.

@@ -35,7 +35,7 @@ from configs.recipes import (
     paper_row,
     read_recipe,
 )
-from configs.targets import ROOT, TARGETS
+from configs.targets import ROOT, TARGETS, model_place
 from decoding.images import Job
 from models.files.chameleon_parts import stored_names
 from models.files.folders import checkpoint_folder
@@ -220,6 +220,9 @@ def _model_in(path: str) -> str:
         same = os.path.isdir(path) and default.exists() and os.path.samefile(path, default)
         if same or f"download {path} " in target.sources["model_path"]:
             return name
+    around = [name for name in TARGETS if model_place(name, path) != path]
+    if len(around) == 1:  # the folder around a model's own, as `random_checkpoint` writes it
+        return around[0]
     with refusing():
         folder = checkpoint_folder(path, "--model_path")
         config = read_config(folder)

@@ -26,14 +26,18 @@ def versions() -> dict[str, str | None]:
     return numbers
 
 
+def program_version() -> str:
+    """Return the program's version."""
+    # from the checkout: it runs from there, installed or not
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+
 def version_line() -> str:
     """Return one line for bug reports: versions of program, torch and Python, and the revision."""
-    # from the checkout: it runs from there, installed or not
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     numbers, commit = versions(), revision()
     torch = f"torch {numbers['torch'] or 'not installed'}"
     parts = (commit and f"revision {commit}", torch, f"Python {numbers['python']}")
-    return ", ".join([f"adt-tree {project['version']}", *filter(None, parts)])
+    return ", ".join([f"adt-tree {program_version()}", *filter(None, parts)])
 
 
 def revision() -> str | None:

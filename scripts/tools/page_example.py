@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from adt_tree import Pipeline
-from page.stage import HERE, Wish, stages
+from page.stage import HERE, Wish, stages, words
 from support.script import run_script
 
 
@@ -33,7 +33,9 @@ def page_example(*, prompt: str, seed: int = 0, method: str = "adt", folder: str
     for panel in value["panels"]:
         for name in ("seconds", "words"):
             del panel[name]
-    value["verdict"]["text"] += " Press Generate to run it here and time it."
+    value["verdict"]["text"] += (
+        f" The example's fast method: {words(method)}. Press Generate to run the chosen one here."
+    )
     value |= {"state": "example", "seed": seed}
     del value["link"]
     target = Path(folder) if folder else HERE

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from hashlib import sha256
@@ -19,9 +20,11 @@ from browser import thinned
 from PIL import Image
 from torch import Tensor
 
+import adt_tree
 import main
 from adt_tree import Pipeline, SettingsError
 from adt_tree.sources import python_names
+from configs.targets import ROOT
 from models.files.identity import checkpoint_id
 from support.constants import _constant
 from support.json_lines import read_lines
@@ -388,10 +391,24 @@ def test_without_a_seed_every_call_has_other_images_and_says_their_seeds(pipe):
     assert next(pipe.stream("a cat")).total == 16
 
 
+def test_an_output_is_shown_in_one_line(pipe):
+    out = pipe("a cat", num_images=2)
+    assert repr(out) == "ImageOutput(2 images of 16 tokens: .images, .tokens, .stats)"
+
+
+def test_the_version_is_the_projects():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert adt_tree.__version__ == project["version"]
+
+
 def test_methods_of_other_libraries_are_answered_with_what_to_write(pipe):
     for name, words in (("cuda", "to('cuda')"), ("half", "to(torch.bfloat16)")):
         with pytest.raises(AttributeError, match=re.escape(f"'{name}'; use {words}")):
             getattr(pipe, name)()
+    with pytest.raises(AttributeError, match="use Pipeline.from_pipe"):
+        pipe.components  # noqa: B018
+    with pytest.raises(AttributeError, match="use nothing: attention saves memory already"):
+        pipe.enable_xformers_memory_efficient_attention()
     with pytest.raises(AttributeError, match="no attribute 'magic'$"):
         pipe.magic()
     assert pipe.to(device="cpu") is pipe and pipe.to(dtype=torch.float64) is pipe

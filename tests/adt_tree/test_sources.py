@@ -108,6 +108,14 @@ def test_known_hub_ids_need_no_look_at_the_hub():
     assert source_values("some/where", {"model": "anole"})["model"] == "anole"
 
 
+def test_the_folder_around_a_models_own_is_recognised(tmp_path):
+    (tmp_path / "Janus-Pro-7B").mkdir()
+    assert source_values(tmp_path, {})["model"] == "janus_pro"
+    (tmp_path / "Emu3-Gen-hf").mkdir()  # which of the two?
+    with pytest.raises(SettingsError, match="missing file: .*config.json"):
+        source_values(tmp_path, {})
+
+
 def test_what_is_none_of_these_is_refused():
     for name in ("nowhere", "a/b/c", "/no/where", ""):
         with pytest.raises(SettingsError, match="expected a folder, owner/name.*got"):

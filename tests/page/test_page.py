@@ -127,6 +127,7 @@ def test_the_example_is_finished_and_has_no_seconds_of_another_machine():
         assert panel["decided"] == value["rows"] * value["columns"] == len(panel["heat"])
         assert panel["image"].startswith("data:image/png;base64,") and "seconds" not in panel
         assert panel["words"] == WORDS[panel["method"]]
+    assert f"The example's fast method: {panel['words']}. Press" in value["verdict"]["text"]
 
 
 @only_in_all
