@@ -5,6 +5,9 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from support.durable import replace_file
 
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "~": r"\textasciitilde{}",
@@ -17,6 +20,8 @@ _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "↓": r"$\downarrow$",
 }
 NONE = "-"  # in a cell without a value
+# a figure in bold or not, its interval, and whether something speaks against it
+_PARTS = re.compile(r"\**([^\s*]+)\**(?: [(\[]([-+.\de]+?)(?:-|, )([-+.\de]+)[)\]])?( \(!\))?")
 _WORD = re.compile("[A-Za-z]{3}")  # a cell such as "95 %, over images" is no figure
 _LONG = 40  # characters; a column with a longer text is broken into lines
 
@@ -45,8 +50,22 @@ class Table:
         return "".join(f"| {row} |\n" for row in (names, rule, *rows))
 
     def csv(self) -> str:
+        """Return the table with figures alone in their cells, which are empty where there is none.
+
+        The ends of intervals and whether a figure is doubtful are in further columns, on the right.
+        """
+        columns = {name: [row[n] for row in self.rows] for n, name in enumerate(self.columns)}
+        more: dict[str, list[str]] = {}
+        for name, cells in columns.items():
+            parts = [_parts(cell) for cell in cells]
+            columns[name] = [figure for figure, *_ in parts]
+            for number, end in enumerate(("low", "high", "doubtful"), 1):
+                if any(part[number] for part in parts):
+                    more[f"{name} {end}"] = [part[number] for part in parts]
+        columns |= more
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        rows = zip(*columns.values(), strict=True)
+        csv.writer(text, lineterminator="\n").writerows([columns, *rows])
         return text.getvalue()
 
     def latex(self) -> str:
@@ -58,6 +77,12 @@ class Table:
         begin = rf"\begin{{tabular}}{{{''.join(kinds)}}}"
         text = [begin, r"\toprule", names, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
         return "\n".join(text) + "\n"
+
+    def write(self, place: str, words: str = "") -> None:
+        """Write place.md, .csv and .tex; words: what the first holds instead of the bare table."""
+        texts = {"md": words or self.markdown(), "csv": self.csv(), "tex": self.latex()}
+        for ending, text in texts.items():
+            replace_file(Path(f"{place}.{ending}"), text.encode())
 
     @property
     def long_columns(self) -> tuple[bool, ...]:
@@ -72,6 +97,14 @@ class Table:
         return tuple(
             all(_is_figure(cell) for cell in column) for column in zip(*self.rows, strict=True)
         )
+
+
+def _parts(cell: str) -> tuple[str, str, str, str]:
+    """Return a cell's figure or text, the ends of its interval, and "yes" if it is doubtful."""
+    if (found := _PARTS.fullmatch("" if cell == NONE else cell)) is None:
+        return ("" if cell == NONE else cell), "", "", ""
+    figure, low, high, mark = found.groups("")
+    return figure, low, high, "yes" if mark else ""
 
 
 def _is_figure(cell: str) -> bool:
@@ -90,6 +123,7 @@ def number(value: float | None) -> str:
 
 def _latex_row(row: Sequence[str]) -> str:
     text = " & ".join("".join(_LATEX.get(letter, letter) for letter in cell) for cell in row)
+    text = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
     # The `\\` that ends the row above would read a leading [ or * as its own argument.
     return ("{}" if text.startswith(("[", "*")) else "") + text + r" \\"
 

@@ -19,7 +19,7 @@ from decoding.engine import Engine
 from decoding.images import Job
 from eval.bench.bench import Bench, Row, turns_of
 from eval.bench.measurements import FILE, Measurements
-from eval.bench.table import best_of, heading, table, words_of
+from eval.bench.table import best_of, heading, table, table_of, words_of
 from runs.drawing import check_lengths, image_jobs
 from runs.generate import different_images
 from runs.measure import BASELINE, warm_up
@@ -77,13 +77,14 @@ def _run(settings: BenchmarkSettings, folder: Path | None) -> None:
         "hardware": hardware,
         "versions": versions(),
     }
-    words = f"{heading(settings, hardware, dates)}\n{table(_in_order(settings, rows))}"
+    shown = _in_order(settings, rows)
+    words = f"{heading(settings, hardware, dates)}\n{table(shown)}"
     last = document if settings.sweep is None or folder is None else _best(rows, folder)
     # Printed first: a full disk may take the files, but not the figures.
     print(f"{words}{json.dumps(last)}", flush=True)
     if folder is not None:
         replace_file(folder / "benchmark.json", encode_json(document))
-        replace_file(folder / "table.md", words.encode())
+        table_of(shown).write(f"{folder}/table", words)
     if settings.sweep is not None and folder is not None:
         from eval.bench.picture import draw_speed  # matplotlib is an extra's
 
@@ -167,10 +168,8 @@ def _in_order(settings: BenchmarkSettings, rows: list[Row]) -> list[Row]:
 
 def _best(rows: Sequence[Row], folder: Path) -> Row:
     """Return the last line of a sweep; `best`: None if no lossless cell is faster for certain."""
-    files = [
-        str(folder / name)
-        for name in (FILE, "benchmark.json", "table.md", "speed.png", "speed.pdf")
-    ]
+    names = FILE, "benchmark.json", "table.md", "table.csv", "table.tex", "speed.png", "speed.pdf"
+    files = [str(folder / name) for name in names]
     best = best_of(rows)
     cell, speedup = (best["cell"], best["speedup"]) if best else (None, None)
     return {"best": cell, "speedup": speedup, "files": files}

@@ -36,8 +36,13 @@ def table(rows: Sequence[Row]) -> str:
     A doubtful speed-up is marked with (!). The fastest lossless one that nothing speaks against is
     bold.
     """
+    return table_of(rows).markdown() + remarks(rows)
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Return the table of a benchmark's rows."""
     best = best_of(rows)
-    return Table.of([_cells(row, best) for row in rows]).markdown() + remarks(rows)
+    return Table.of([_cells(row, best) for row in rows])
 
 
 def remarks(rows: Sequence[Row]) -> str:

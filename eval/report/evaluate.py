@@ -95,7 +95,9 @@ def _remarks(
 ) -> list[list[str]]:
     """Return what is left out of each run, the warnings on speed, and the metrics skipped."""
     faults = [[f"{name}: left out {text}" for text in texts] for name, texts in left_out.items()]
-    warnings = [f"{row.run}: {text}" for row in rows for text in row.warnings]
+    named = {f"{row.run}: {text}": text for row in rows for text in row.warnings}
+    # what is said of the baseline is not said again of every run that is compared with it
+    warnings = [remark for remark, text in named.items() if text not in named]
     differing = differing_distributions(rows)
     shown = [f"{run}: {', '.join(words.values())}" for run, words in differing.items() if words]
     if shown:
@@ -140,9 +142,7 @@ def _run_entry(run: Run, row: SpeedRow) -> dict[str, object]:
 
 def _write(folder: Path, tables: Sequence[Table], document: dict[str, object], page: str) -> None:
     for name, table in zip(("speed", "images", "sources"), tables, strict=True):
-        texts = {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}
-        for suffix, text in texts.items():
-            replace_file(folder / f"{name}.{suffix}", text.encode())
+        table.write(f"{folder}/{name}")
     replace_file(folder / "evaluation.json", encode_json(document, indent=2))
     replace_file(folder / "report.html", page.encode())
 

@@ -15,7 +15,7 @@ from configs.model import TIMED
 from eval.bench.table import speedup_words
 from eval.metrics.intervals import Estimate
 from runs.records import read_records
-from support.durable import files_named, replace_file
+from support.durable import files_named
 from support.json_files import read_object
 from support.script import run_script
 from support.tables import NONE, Table, number
@@ -32,8 +32,7 @@ def paper_table(*folders: str, output: str = "") -> None:
     if not rows:
         refuse("folders", folders, "folders that scripts/paper/run.sh has filled")
     table, place = Table.of(rows), output or f"{folders[0]}/table"
-    for ending, text in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
-        replace_file(Path(f"{place}.{ending}"), text.encode())
+    table.write(place)
     print(f"{table.markdown()}{place}.md, .csv, .tex")
 
 

@@ -21,6 +21,23 @@ def test_tables_in_every_format():
     assert r"a\_b & 50 \% \\" in table.latex() and r"\textasciitilde{} & \& \\" in table.latex()
 
 
+def test_figures_are_alone_in_csv_and_bold_in_latex() -> None:
+    table = Table(
+        ("run", "speed-up", "clip", "same"),
+        (
+            ("ar", "1.00 (!)", "-0.1 [-0.2, +0.3]", "-"),
+            ("an adt", "**1.50** (1.40-1.60)", "-", "2/2, relaxed"),
+        ),
+    )
+    ends = "speed-up low,speed-up high,speed-up doubtful,clip low,clip high"
+    assert table.csv().splitlines() == [
+        f"run,speed-up,clip,same,{ends}",
+        "ar,1.00,-0.1,,,,yes,-0.2,+0.3",
+        'an adt,1.50,,"2/2, relaxed",1.40,1.60,,,',
+    ]
+    assert r"an adt & \textbf{1.50} (1.40-1.60)" in table.latex()
+
+
 def test_latex_has_a_cell_per_column_and_no_letter_that_it_would_take_as_its_own():
     nasty = (r"a_b & 50 % \ {x} ~ ^ # $", "[1]", "*", "<|> ↑ ↓", "--fid", "x" * 50)
     table = Table(nasty, (nasty, nasty[::-1]))

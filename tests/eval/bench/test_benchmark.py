@@ -2,6 +2,7 @@
 measured once, whatever interrupts, and table and pictures show it.
 """
 
+import csv
 import json
 import re
 import shutil
@@ -200,6 +201,11 @@ def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, 
     assert [text for text in shown if text.startswith("|")][-1].startswith(f"| {last} |")
     assert json.loads(shown[-1])["best"] is None  # two images are too few for an interval
     assert path.with_name("table.md").read_text().splitlines() == shown[:-1]
+    written = list(csv.DictReader(path.with_name("table.csv").open()))
+    assert [float(row["speed-up (95 %)"]) for row in written] == sorted(
+        float(f"{row['speedup']:.2f}") for row in rows
+    )
+    assert path.with_name("table.tex").read_text().count(r" \\") == 1 + len(rows)
     picture = Image.open(tmp_path / "out" / "speed.png").convert("RGB")
     assert len(picture.getcolors(2**24)) > 50
     assert (tmp_path / "out" / "speed.pdf").read_bytes().startswith(b"%PDF")
