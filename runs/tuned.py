@@ -68,12 +68,15 @@ class Tuned:
     path: Path
     method: Values  # the flags of the fastest method
     images: int  # at once, that it is the fastest for
+    busiest: int  # images at once that make most an hour; 1 if the run says how many
     apart: list[str]  # what differs from the conditions of the run
 
     @property
     def why(self) -> str:
-        """Why its method is taken."""
-        return f"what `tune` chose for {plural(self.images, 'image')} at once, by {self.path}"
+        """Why its method is taken; for a run of many images, the batch size that makes more."""
+        words = f"what `tune` chose for {plural(self.images, 'image')} at once, by {self.path}"
+        more = f"; --batch_size {self.busiest} makes more images an hour"
+        return words + (more if self.busiest > 1 else "")
 
 
 def tuned_recipe(values: Values) -> Tuned | None:
@@ -84,9 +87,11 @@ def tuned_recipe(values: Values) -> Tuned | None:
     recipes: list[Tuned] = []
     for path in files_named(PLACE, _OURS):
         try:
-            if (tuned := read_recipe(str(path), of_runs()).get(TUNED)) is None:
+            recipe = read_recipe(str(path), of_runs())
+            if (tuned := recipe.get(TUNED)) is None:
                 continue
             images, flags = tuned_method(tuned, values.get("batch_size", 1))
+            busiest = 1 if "batch_size" in values else recipe.get("batch_size", 1)
             method = MethodSettings.of(flags)
         except SettingsError as error:  # damaged, or of a plugin's method
             remark(f"{path} is not used: {error}")
@@ -98,7 +103,8 @@ def tuned_recipe(values: Values) -> Tuned | None:
         with during(LOCAL, True), suppress(SettingsError):
             here = _conditions(settings)
             if tuned["conditions"].get("model_path") == here["model_path"]:
-                recipes.append(Tuned(path, flags, images, conditions_apart(tuned, settings)))
+                apart = conditions_apart(tuned, settings)
+                recipes.append(Tuned(path, flags, images, busiest, apart))
     return min(recipes, key=lambda one: len(one.apart), default=None)
 
 

@@ -376,6 +376,7 @@ def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
 
     remark.cache_clear()
     monkeypatch.setattr(module, "fastest", fastest)
+    monkeypatch.setattr(module, "busiest", lambda found: found[-1])
     monkeypatch.chdir(tmp_path)
     (model := tmp_path / "model").symlink_to(checkpoint)
     given = {"model_path": model, "model": "anole", "output": None}
@@ -386,9 +387,13 @@ def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
     for size in (1, 2):
         method = Pipeline.from_pretrained(model, method="auto", batch_size=size, **options).method
         assert method == ("adt" if size == drafted else "ar")
+    said = capsys.readouterr().err
+    assert "damaged_00000000.yaml is not used: " in said
+    assert (more := "batch_size 2 makes more images an hour") not in said
+    Pipeline.from_pretrained(model, method="auto", **options)
+    assert f"{first}; {more}; method NAME takes another" in capsys.readouterr().err
     drafter = {"drafter_path": model / "drafter", "batch_size": 3 - drafted}
     assert Pipeline.from_pretrained(model, **drafter, **options).method == "adt"
-    assert "damaged_00000000.yaml is not used: " in capsys.readouterr().err
 
 
 def test_auto_replaces_the_method_of_a_recipe(tmp_path, monkeypatch) -> None:
