@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from adt_tree.output import ImageOutput, ImageStats, MethodTable
 from adt_tree.sources import (
-    ALIASES,
     SETTINGS,
     CallOptions,
     StepCallback,
@@ -33,6 +32,7 @@ from adt_tree.sources import (
 from adt_tree.stream import StreamStep, streamed
 from adt_tree.weights import Weights
 from configs.fields import Values, flags_in, mismatch, refuse
+from configs.gone import ALIASES
 from configs.methods import MethodSettings
 from configs.model import EngineSettings, SamplingSettings
 from configs.recipes import listed_method, method_flags, overridden

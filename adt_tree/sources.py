@@ -25,8 +25,8 @@ from configs.fields import (
     settings_dict,
     spelled,
 )
-from configs.gone import GONE_FLAGS
-from configs.model import EngineSettings, SamplingSettings
+from configs.gone import ALIASES, ELSEWHERE, GONE_FLAGS
+from configs.model import HALF, EngineSettings, SamplingSettings
 from configs.recipes import (
     family_recipe,
     model_recipe,
@@ -49,34 +49,17 @@ from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples
 from support.output import remark
 
-# Names in Python's libraries -> flags.
-ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
-_FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
+_FROM_FLAGS = {flag: name for name, flag in ALIASES.items()} | {"samples_per_prompt": "num_images"}
 SETTINGS = flags_in(EngineSettings)
 _PATHS = [flag for flag, f in SETTINGS.items() if "path" in f.metadata]
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
-_SIZE = "target_size=(1024, 576) of from_pretrained, with a model that has several sizes"
-# Arguments of diffusers and transformers, and how to say the same here.
-_ELSEWHERE = {
-    "generator": "seed=7: every image has a generator of its own, made from the seed",
-    "num_images_per_prompt": "num_images=4",
-    "num_return_sequences": "num_images=4",
-    "height": _SIZE,
-    "width": _SIZE,
-    "num_inference_steps": "Leave it out: an image takes as many rounds as its tokens need.",
-    "negative_prompt": "negative_prompt='...' of from_pretrained, with emu3",
-    "callback": "callback_on_step_end=...",
-    "callback_on_step_end_tensor_inputs": "callback_on_step_end=... alone",
-    "latents": "seed=7 for the same image again; an image has tokens, no latents",
-    "prompt_embeds": "prompt='...'",
-    "revision": "`hf download owner/name --revision NAME --local-dir FOLDER`, then the folder",
-    "variant": "torch_dtype=torch.bfloat16: files of any dtype are converted",
-    "cache_dir": "HF_HOME=FOLDER in the environment",
-    "local_files_only": "HF_HUB_OFFLINE=1 in the environment",
-    "use_safetensors": "Leave it out: safetensors are read first, then .bin files.",
+# What only Python's own calls have of diffusers and transformers.
+_ELSEWHERE = ELSEWHERE | {
+    "negative_prompt": "Use negative_prompt='...' of from_pretrained, with emu3.",
+    "callback": "Use callback_on_step_end=....",
+    "callback_on_step_end_tensor_inputs": "Use callback_on_step_end=... alone.",
     "return_dict": "Leave it out: a call always returns an ImageOutput.",
-    "do_sample": "temperature=0 for argmax, 1 for sampling",
 }
 _DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16"}
 
@@ -113,7 +96,6 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
             raise SettingsError(f"there is no such setting; {GONE_FLAGS[name]}", name)
         if name in _ELSEWHERE:
             advice = _ELSEWHERE[name]
-            advice = advice if advice.startswith("Leave it out") else f"Use {advice}."
         elif (alias := _FROM_FLAGS.get(name)) in names:
             advice = f"Use {alias}."
         elif name in CALL_ARGUMENTS:
@@ -165,8 +147,8 @@ def _dtype(value: Any) -> str:
         return value
     if value not in _DTYPES:
         advice = "Its values overflow in torch.float16; use torch.bfloat16."
-        half = value in ("float16", "fp16", "half")
-        refuse("dtype", value, one_of(f"torch.{name}" for name in _DTYPES), advice if half else "")
+        wanted = one_of(f"torch.{name}" for name in _DTYPES)
+        refuse("dtype", value, wanted, advice if value in HALF else "")
     return _DTYPES[value]
 
 

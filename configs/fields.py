@@ -157,8 +157,8 @@ def setting(text: str | Callable[[], str], default: Any = None, **limits: Any) -
     limits: choices (names); low, high (inclusive); above (exclusive); path (True: `~` is replaced);
         many (True: the flag may be repeated, as if by commas); pattern (of texts); group (heading
         in the help, where it is not the class's); wanted (what errors say is allowed); advice (what
-        they say to do); shown (the default in the help, where it depends). text and shown may be
-        functions, called when they are read.
+        they say to do); hints (advice on certain values); shown (the default in the help, where it
+        depends). text and shown may be functions, called when they are read.
     """
     metadata = {"help": text, **limits}
     return field(default=default, kw_only=default is MISSING, metadata=metadata)
@@ -313,8 +313,11 @@ def parse(f: Field, flag: str, value: Any) -> Any:
         value = float(value)
     # Not isinstance: True is an int, but no number of images.
     if type(value) is not kind(f) or not _within(value, limits):
-        near = near_names(value, limits.get("choices", ())) if isinstance(value, str) else ""
-        refuse(flag, value, allowed(f), near or limits.get("advice", ""))
+        hint = ""
+        if isinstance(value, str):
+            near = near_names(value, limits.get("choices", ()))
+            hint = limits.get("hints", {}).get(value, near)
+        refuse(flag, value, allowed(f), hint or limits.get("advice", ""))
     return os.path.expanduser(str(value)) if "path" in limits else value
 
 

@@ -1,7 +1,8 @@
-"""Flags of the paper's own repository, and what to write here."""
+"""Names of the paper's own repository and of Python's libraries, and what to write here."""
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from configs.fields import SettingsError
 
@@ -24,6 +25,32 @@ GONE_FLAGS = {flag: f"use --{ours}" for flag, ours in _RENAMED.items()} | {
     "tree_choices": "use --method static --tree NAME",
     "grid_search": "it never had an effect",
 }
+# Names in Python's libraries -> flags.
+ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
+_SIZE = "Use --target_size=1024x576 when the model is loaded, if it has several sizes."
+# Arguments of diffusers and transformers, and how to say the same by flags; Python's names of them
+# are put in there.
+ELSEWHERE = {
+    "generator": "Use --seed=7: every image has a generator of its own, made from the seed.",
+    "num_images_per_prompt": "Use --samples_per_prompt=4.",
+    "num_return_sequences": "Use --samples_per_prompt=4.",
+    "height": _SIZE,
+    "width": _SIZE,
+    "num_inference_steps": "Leave it out: an image takes as many rounds as its tokens need.",
+    "latents": "Use --seed=7 for the same image again; an image has tokens, no latents.",
+    "prompt_embeds": "Use --prompt='...'.",
+    "revision": "Use `hf download owner/name --revision NAME --local-dir FOLDER`, then the folder.",
+    "variant": "Use --dtype=bf16: files of any dtype are converted.",
+    "cache_dir": "Use HF_HOME=FOLDER in the environment.",
+    "local_files_only": "Use HF_HUB_OFFLINE=1 in the environment.",
+    "use_safetensors": "Leave it out: safetensors are read first, then .bin files.",
+    "do_sample": "Use --temperature=0 for argmax, 1 for sampling.",
+}
+_ON_THE_COMMAND_LINE = (
+    ELSEWHERE
+    | {name: f"Use --{flag}." for name, flag in ALIASES.items()}
+    | {"host": "Use --share_on."}
+)
 # The flag that stands for them here, and its values by theirs; a later one wins.
 _VALUES: dict[str, tuple[str, Mapping[str, str]]] = {
     "model_type": ("method", {"base": "ar", "eagle": "eagle2"}),
@@ -34,6 +61,13 @@ _SWITCHES = {
     "peanut": {"method": "adt"},
     "lantern": {"verifier": "lantern", "proposal": "topk"},  # its drafts
 }
+
+
+def said_here(name: str, flags: Container[str]) -> str:
+    """Return how to say a name of Python's libraries by these flags; "" where they do not."""
+    hint = _ON_THE_COMMAND_LINE.get(name, "")
+    ours = re.match(r"Use --(\w+)", hint)
+    return "" if ours and ours[1] not in flags else hint
 
 
 def refuse_theirs(command: str, words: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from configs.targets import (
 TIMED = {"batch_size": 1, "cfg_mode": "parallel", "compile": "auto", "device_map": "single"}
 INDUCTOR = "inductor"  # what --compile says for torch's own compiler
 SAME_BITS = "same_bits"  # and for sums that do not depend on the number of tokens in a pass
+HALF = ("fp16", "float16", "half")  # names of the number type that no model here can use
 # Rows of a forward pass for which torch's int4 kernel reads the weights once.
 INT4_ROWS = 16
 
@@ -121,7 +122,10 @@ class EngineSettings(Settings, group="Model"):
         shown="the one of Emu3's public script",
     )
     dtype: str = setting(
-        "number type", choices=("fp32", "fp64", "bf16"), shown="bf16 on a GPU, fp32 on a CPU"
+        "number type",
+        choices=("fp32", "fp64", "bf16"),
+        hints=dict.fromkeys(HALF, "The values of these models overflow in fp16; use bf16."),
+        shown="bf16 on a GPU, fp32 on a CPU",
     )
     quantize: str | None = setting(
         "store the target's layers as int8, or int4 (CUDA and bf16 only), by torchao; or multiply "

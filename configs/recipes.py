@@ -34,7 +34,7 @@ from configs.fields import (
     setting,
     split_list,
 )
-from configs.gone import GONE_FLAGS
+from configs.gone import GONE_FLAGS, said_here
 from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
 from configs.model import SamplingSettings
 from configs.schema import RunSettings
@@ -90,7 +90,8 @@ def unknown_flag(name: str, known: Known, dashes: str = "--") -> SettingsError:
     if hint := GONE_FLAGS.get(name):
         return SettingsError(f"{known.command} has no such flag; {hint}", source)
     listed = f"`python main.py {known.command} --help` lists the flags."
-    hints = filter(None, (near_names(name, known.flags, dashes), listed))
+    hint = said_here(name, known.flags) or near_names(name, known.flags, dashes)
+    hints = filter(None, (hint, listed))
     return SettingsError("unknown flag", source, advice=" ".join(hints))
 
 
@@ -331,6 +332,8 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
         elsewhere = "" if os.path.isabs(path) or os.path.exists(path) else f", here or in {ROOT}"
         names = [file.name for one in (folder, ROOT / folder) for file in Path(one).glob("*.yaml")]
         near = near_names(name, dict.fromkeys(names), os.path.join(folder, ""))
+        if os.path.isfile(in_checkout(included := os.path.join("configs", path))):
+            near = f"Did you mean {included}?"
         raise mismatch(source, found_at(path) + elsewhere, "a YAML file", near) from error
     except RecursionError as error:
         raise mismatch(source, "lists nested too deeply", lines) from error

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from adt_tree.pipeline import Pipeline
-from adt_tree.sources import ALIASES, call_items, with_options
+from adt_tree.sources import call_items, with_options
 from configs.fields import (
     Settings,
     SettingsError,
@@ -33,6 +33,7 @@ from configs.fields import (
     refuse,
     setting,
 )
+from configs.gone import ALIASES
 from configs.model import EngineSettings
 from configs.targets import own_flags, targets_with
 from configs.tools import PageSettings

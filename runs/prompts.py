@@ -131,7 +131,7 @@ def _refuse_name(prompt: str) -> None:
         what = f"is {found_at(prompt)} here" if there else "looks like a missing file"
         expected = "an existing prompt file (.txt or .jsonl) or a text"
         advice = (
-            f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
-            "is your prompt, put it into a .txt file."
+            'Write prompts of your own as .jsonl, one {"prompt": ...} a line. If this word is your '
+            "prompt, put it into a .txt file."
         )
         raise mismatch(Flag("prompt"), f"{prompt!r}, which {what}", expected, advice)

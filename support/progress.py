@@ -100,8 +100,8 @@ class Progress:
             self.note(self._state())
 
     def _state(self) -> str:
-        total = "" if self.total is None else f"/{self.total}"
-        parts = [f"{self.done}{total} {self.unit}s"]
+        of = "" if self.total is None else f"{self.done}/"
+        parts = [of + plural(self.done if self.total is None else self.total, self.unit)]
         if self.started is not None:
             new, seconds = self.done - self.first, self.seconds
             if new:

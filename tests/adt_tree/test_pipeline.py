@@ -357,6 +357,7 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
         ({"generator": 3}, "unexpected argument 'generator'. Use seed=7"),
         ({"method": "ar"}, "unexpected argument 'method'. Give it to from_pretrained."),
         ({"output_type": "np"}, r"output_type: expected pil or tokens, got 'np'.*np.asarray\(out"),
+        ({"num_images_per_prompt": 4}, "'num_images_per_prompt'. Use num_images=4.$"),
         ({"num_inference_steps": 9}, "'num_inference_steps'. Leave it out: an image takes"),
         ({"cfg": 2.0}, "unexpected argument 'cfg'. Use guidance_scale."),
         ({"seed": [1, 2]}, "seed: expected one seed, or a list of 1, one per image, got .1, 2."),

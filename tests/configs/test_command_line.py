@@ -174,6 +174,8 @@ def test_included_files_are_found_from_any_folder(tmp_path, monkeypatch, checkpo
     assert run_settings(given).engine.method.method == "ar", "what is here comes first"
     with pytest.raises(SettingsError, match=rf"here or in {ROOT}. Did you mean configs/fast/n58.y"):
         run_settings(given | {"config": "configs/fast/n5.yaml"})
+    with pytest.raises(SettingsError, match="Did you mean configs/fast/batch32.yaml?"):
+        run_settings(given | {"config": "fast/batch32.yaml"})
 
 
 def test_paths_of_included_recipes_are_the_checkouts_unless_they_are_here(tmp_path, monkeypatch):

@@ -43,6 +43,14 @@ draw --seed 1 --seed=2       : --seed: expected one value, got '1' and '2'
 draw --trace --notrace       : --trace: expected one value, got 'true' and 'false'
 draw --sede=3                : --sede: unknown flag. Did you mean --seed? `python main.py generate_i
 draw --adt-bata=1            : Did you mean --adt_beta
+draw --guidance_scale=3      : --guidance_scale: unknown flag. Use --cfg. `python main.py generate_i
+draw --torch_dtype=bfloat16  : --torch_dtype: unknown flag. Use --dtype.
+draw --num-inference-steps 9 : unknown flag. Leave it out: an image takes
+draw --num_images_per_prompt 4 : unknown flag. Use --samples_per_prompt=4.
+draw --height 512            : unknown flag. Use --target_size=1024x576
+demo --host 0.0.0.0          : --host: unknown flag. Use --share_on.
+draw --host 0.0.0.0          : --host: unknown flag. `python main.py generate_images --help`
+evaluate --guidance_scale 3  : --guidance_scale: unknown flag. `python main.py evaluate --help`
 draw --methods=ar            : --methods: unknown flag. Did you mean --method
 inspect --method=adt         : --method: unknown flag
 inspect --cfg_mode=sequential : --cfg_mode: unknown flag
@@ -73,6 +81,8 @@ draw --temperature=1e-9      : --temperature: expected 0 (argmax), or 0.001 to 1
 draw --trace=maybe           : --trace: expected true or false…got 'maybe'
 draw --trace=                : --trace: …got ''
 draw --dtype=half            : --dtype: expected fp32, fp64 or bf16, got 'half'
+draw --dtype=fp16            : got 'fp16'. The values of these models overflow in fp16; use bf16.
+draw --dtype=bf1             : got 'bf1'. Did you mean bf16?
 draw --batch_size=0          : --batch_size: expected a whole number from 1 to 1024, got 0
 draw --num_images=0          : --num_images: expected -1 (all) or at least 1…got 0
 draw --top_p=0               : --top_p: expected a number above 0, at most 1…got 0.0
@@ -197,6 +207,7 @@ generate_images --prompt=MSCOCO2014Val : --prompt: expected PartiPrompts, MSCOCO
 generate_images --prompt=SJDPrompts : --prompt: expected PartiPrompts, MSCOCO2017Val or …got
 generate_images --prompt=no.txt --model_path model : --prompt no.txt: …path that does not exist
 generate_images --prompt=nofile.csv  : expected an existing prompt f…got 'nofile.csv', which looks l
+generate_images --prompt=my.json : Write prompts of your own as .jsonl, one {"prompt": ...} a line.
 generate_images --prompt=prompts/mine : or a text, got 'prompts/mine', which looks like a missing
 generate_images --prompt=prompts.odd : expected an existing…got 'prompts.odd', which is a file here
 generate_images --prompt=model       : expected an existing…got 'model', which is a folder here

@@ -68,6 +68,11 @@ def test_without_a_total_and_with_a_limit_of_time(fast_log, capsys) -> None:
         shown.update(0, "1 skipped")
         line = wait_for(capsys, "1 skipped")[-1]
     assert re.fullmatch(r"2 images, [\d,]+ images/h, 1 skipped", line)
+    one = Progress("", shown=False)
+    one.done = 1
+    assert one._state().startswith("1 image, ")
+    one.total = 1
+    assert one._state().startswith("1/1 image, ")
     with Progress("trying") as shown:
         shown.limit = 7200.0
         shown.update()
