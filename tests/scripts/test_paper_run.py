@@ -149,6 +149,37 @@ def test_the_hours_of_the_table_and_of_each_ablation_are_said_before_it_starts(t
     assert done.stdout.index(table) < done.stdout.index("--report_dir")
 
 
+def test_short_times_are_in_minutes_and_every_check_is_counted(tmp_path) -> None:
+    (image := tmp_path / "T1/ar").mkdir(parents=True)
+    (image / "records.jsonl").write_text('{"id": "a", "seconds": 4.295810020979843, "tau": 1.0}\n')
+    given = {"PY": "echo", "OUT": str(tmp_path), "METHODS": "ar jacobi"}
+    done = start(TINY, given | {"IMAGES": "4", "BENCH": "2"})
+    assert "4.3 s an image: at most 2 min of measuring and 2 min of images" in done.stdout
+    counted = [f"checking, {n} of 6" for n in range(1, 7)]
+    assert re.findall("(?m)^checking.*$", done.stdout) == counted
+    done = start(TINY, given | {"CHECK": "1"})
+    assert done.returncode == 0 and done.stdout.count("main.py") == 6 == done.stdout.count(
+        "--dry_run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        (TINY, {"IMAGES": "abc"}, "IMAGES: expected a number of at least 1, got abc"),
+        (TINY, {"BENCH": "0"}, "BENCH: expected a number of at least 1, got 0"),
+        (
+            "run.sh tiny COCO",
+            {},
+            "PROMPTS: expected coco, parti or a file, got COCO; did you mean coco?",
+        ),
+    ],
+)
+def test_a_wrong_word_is_refused_before_python_starts(words, given, said) -> None:
+    done = start(words, {"PY": "echo"} | given)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {said}\n")
+
+
 def test_names_with_commas_and_quotes_are_one_entry_of_a_list(tmp_path) -> None:
     recipe, drafter = tmp_path / "my,row.yaml", tmp_path / "it's: a #1 head"
     recipe.write_text("method: adt\nnodes: 9\n")
