@@ -181,7 +181,10 @@ class RoundResult:
 
 
 class ImageRound(NamedTuple):
-    """One image's round, as numbers of the host."""
+    """One image's round, as numbers of the host.
+
+    top1 and entropy are tuples of floats, one per decided position: accepted + 1.
+    """
 
     position: int  # image position of the first token that it decided
     accepted: int  # accepted draft tokens

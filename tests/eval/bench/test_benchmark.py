@@ -23,7 +23,7 @@ import main
 from configs.methods import MethodSettings
 from decoding.engine import Engine
 from eval.bench.bench import Bench
-from eval.bench.picture import _points
+from eval.bench.picture import _points, draw_speed
 from runs.measure import BASELINE, warm_up
 from runs.session import Session
 from support.json_lines import read_lines
@@ -216,6 +216,31 @@ def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, 
     assert row["ar"]["method"] == "ar" and row["ar"]["tau"] == 1
     ratio = row["ar"]["seconds_per_image"] / row["seconds_per_image"]
     assert ratio / 2 < row["speedup"] < ratio * 2 and row["speedup_low"] is None
+
+
+def test_the_picture_says_what_its_points_and_lines_are(monkeypatch, tmp_path) -> None:
+    drawn = []
+    monkeypatch.setattr("eval.bench.picture.save_figure", lambda figure, _: drawn.append(figure))
+    ends = {f"{name}_{end}": None for name in ("speedup", "tau") for end in ("low", "high")}
+    rows = [
+        {"nodes": n, "speedup": 1.5, "tau": 2.0, "doubts": [], "lossless": True} | ends
+        for n in (6, 9)
+    ]
+    rows = [row | {"mean_drafted_depth": 2.0} for row in rows]
+    draw_speed(rows, [], ["nodes"], tmp_path)
+    draw_speed(
+        [row | {"speedup_low": 1.4, "speedup_high": 1.6} for row in rows], [], ["nodes"], tmp_path
+    )
+    plain, sure = (figure.axes[0] for figure in drawn)
+    assert (plain.get_ylabel(), sure.get_ylabel()) == (
+        "speed-up over ar",
+        "speed-up over ar (95 %)",
+    )
+    shown = [text.get_text() for text in plain.get_legend().get_texts()]
+    assert shown == ["a cell", "the best of each value"]
+    assert any(list(line.get_ydata()) == [1, 1] for line in plain.lines)
+    colours = {panel.lines[0].get_color() for panel in drawn[0].axes[:2]}
+    assert len(colours) == 1
 
 
 def test_other_conditions_are_measured_apart(checkpoint, tmp_path, measured, monkeypatch) -> None:
