@@ -39,6 +39,7 @@ from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
 from configs.model import SamplingSettings
 from configs.schema import RunSettings
 from configs.targets import TARGETS, own_flags
+from support.output import remark
 
 OF_FAMILY = ("dtype", *flags_in(SamplingSettings))
 TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
@@ -108,8 +109,12 @@ def joined(config: str | None, given: Values, known: Known) -> Values:
     # models[0] counts: the command line's, or else the latest recipe's.
     models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
     recipe = family_recipe(models[0], known.flags) if models else {}
-    for values in recipes:
+    for name, values in zip(names, recipes, strict=True):
         foreign = _file_flags() if models and values.get("model", models[0]) != models[0] else ()
+        kept = [f"--{n} {values[n]}" for n in OF_FAMILY if n in values and n not in given]
+        if foreign and kept:
+            words = f"{', '.join(kept)} are taken from it, its files are not"
+            remark(f"--config {name} is of {values['model']}, not {models[0]}: {words}")
         recipe = overridden(recipe, without(values, foreign))
     return recipe
 

@@ -66,6 +66,7 @@ def train(settings: TrainSettings) -> None:
     _refuse_foreign(settings)
     before = files_now(identity(settings))
     tokens = read_tokens(settings)
+    _read_checkpoint(settings)  # before the target is loaded
     processes = launched(device)
     if settings.batch_size % (settings.accumulate * processes.count):
         allowed = f"a multiple of --accumulate {settings.accumulate} x {processes.count} processes"
@@ -386,17 +387,9 @@ class Training:
                 allowed = f"a drafter with the embedding that {there} was trained with"
                 name = "start_from"
             if not same and name in now:
-                refuse(name, now[name], allowed, self._advice(name))
+                refuse(name, now[name], allowed, _advice(self.settings, name))
             if not same:
-                raise mismatch(name, "others", allowed, self._advice(name))
-
-    def _advice(self, name: str) -> str:
-        """Return what to do instead of another value of a flag."""
-        if name in ("steps", "tokens"):
-            drafter = shlex.quote(str(self.settings.folder / "drafter"))
-            return f"To train on, use --start_from {drafter} and another --output_dir."
-        less = "For less memory, --accumulate may differ. " if name == "batch_size" else ""
-        return f"{less}To train with another --{name}, use another --output_dir."
+                raise mismatch(name, "others", allowed, _advice(self.settings, name))
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")
@@ -418,6 +411,27 @@ class Training:
         self.progress.say("")
 
 
+def _read_checkpoint(settings: TrainSettings) -> dict[str, Any]:
+    """Return what is in the checkpoint; a SettingsError if it is of other flags."""
+    state = load_state(settings.folder / CHECKPOINT) or {"step": 0}
+    made = state.get("settings")
+    if isinstance(made, dict):  # or else the training says what is damaged
+        for name, value in identity(settings).items():
+            if name in made and made[name] != value and name not in made_of(made).files:
+                allowed = f"{made[name]!r}, as the checkpoint in {settings.output_dir} has"
+                refuse(name, value, allowed, _advice(settings, name))
+    return state
+
+
+def _advice(settings: TrainSettings, name: str) -> str:
+    """Return what to do instead of another value of a flag."""
+    if name in ("steps", "tokens"):
+        drafter = shlex.quote(str(settings.folder / "drafter"))
+        return f"To train on, use --start_from {drafter} and another --output_dir."
+    less = "For less memory, --accumulate may differ. " if name == "batch_size" else ""
+    return f"{less}To train with another --{name}, use another --output_dir."
+
+
 def identity(settings: TrainSettings) -> dict[str, object]:
     """Return the flags that a checkpoint must have been made with."""
     flags = trained_settings(settings)
@@ -431,12 +445,7 @@ def plan_training(settings: TrainSettings) -> Plan:
     """
     _refuse_foreign(settings)
     tokens = read_tokens(settings)
-    path = settings.folder / CHECKPOINT
-    state = load_state(path) or {"step": 0}
-    made = state.get("settings", {})
-    for name, value in identity(settings).items():
-        if name in made and made[name] != value and name not in made_of(made).files:
-            refuse(name, value, f"{made[name]!r}, as the checkpoint in {settings.output_dir} has")
+    state = _read_checkpoint(settings)
     what = _what(settings, tokens)
     folders = {"output_dir": settings.folder}
     for name in ("cache_features", "tensorboard"):

@@ -193,13 +193,15 @@ def test_paths_of_included_recipes_are_the_checkouts_unless_they_are_here(tmp_pa
     assert read_recipe("own.yaml", known) == read | {"model_path": "ckpts/own"}
 
 
-def test_another_model_leaves_the_recipes_files_out(recipe, checkpoint):
+def test_another_model_leaves_the_recipes_files_out(recipe, checkpoint, capsys):
     paths = f"model_path: {checkpoint}\ndrafter_path: {checkpoint}/drafter\n"
     words = ["--prompt=a cat", recipe(f"model: anole\ncfg: 2\n{paths}")]
     assert run_settings(words_of(*words)).engine.model_path == str(checkpoint)
     tiny, other = ROOT / "ckpts" / "tiny", run_settings(words_of(*words, "--model=tiny"))
     assert (other.engine.sampling.cfg, other.engine.model_path) == (2.0, str(tiny))
     assert other.engine.drafter_path == str(tiny / "drafter")
+    said = "is of anole, not tiny: --cfg 2.0 are taken from it, its files are not\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "paper").glob("*.yaml")), ids=lambda p: p.stem)

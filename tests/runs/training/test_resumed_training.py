@@ -131,9 +131,12 @@ def test_a_training_goes_on_with_the_same_files_at_other_places(folders, tmp_pat
     resume(new, os.path.relpath(drafter))
 
 
-def test_other_flags_on_resume_are_refused_by_name(folders, tmp_path, capsys) -> None:
+def test_other_flags_on_resume_are_refused_by_name_before_anything_is_loaded(
+    folders, tmp_path, monkeypatch, capsys
+) -> None:
     out = tmp_path / "my run"
     run(folders, out, steps=1)
+    monkeypatch.setattr("runs.training.train.open_target", Mock(side_effect=AssertionError))
     others = {"depths": 3, "batch_size": 8, "lr": 0.5, "alignment": "shifted", "cfg": 2.0}
     for flag, value in (others | {"steps": 3}).items():
         assert main.main(words(folders, out, **{"steps": 1, flag: value})) == 2
