@@ -39,7 +39,6 @@ from configs.methods import METHODS, OF_YOUR_OWN, MethodSettings, applicable
 from configs.model import SamplingSettings
 from configs.schema import RunSettings
 from configs.targets import TARGETS, own_flags
-from support.output import remark
 
 OF_FAMILY = ("dtype", *flags_in(SamplingSettings))
 TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
@@ -114,7 +113,8 @@ def joined(config: str | None, given: Values, known: Known) -> Values:
         kept = [f"--{n} {values[n]}" for n in OF_FAMILY if n in values and n not in given]
         if foreign and kept:
             words = f"{', '.join(kept)} are taken from it, its files are not"
-            remark(f"--config {name} is of {values['model']}, not {models[0]}: {words}")
+            of = f"--config {name} is of {values['model']}, not {models[0]}"
+            print(f"note: {of}: {words}", file=sys.stderr)
         recipe = overridden(recipe, without(values, foreign))
     return recipe
 
@@ -330,6 +330,7 @@ _NO_LINES = flags_in(RecipeFlags)  # flags that no recipe has
 def read_yaml(path: str, flag: str) -> dict[str, Any]:
     """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts."""
     source, lines = Flag(flag, path), "`name: value` lines"
+    place = "configs/sweeps" if flag == "sweep" else "configs"
     try:
         content = yaml.load(Path(in_checkout(path)).read_text("utf-8"), _TextLoader)
     except (FileNotFoundError, IsADirectoryError) as error:
@@ -337,7 +338,7 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
         elsewhere = "" if os.path.isabs(path) or os.path.exists(path) else f", here or in {ROOT}"
         names = [file.name for one in (folder, ROOT / folder) for file in Path(one).glob("*.yaml")]
         near = near_names(name, dict.fromkeys(names), os.path.join(folder, ""))
-        if os.path.isfile(in_checkout(included := os.path.join("configs", path))):
+        if os.path.isfile(in_checkout(included := os.path.join(place, path))):
             near = f"Did you mean {included}?"
         raise mismatch(source, found_at(path) + elsewhere, "a YAML file", near) from error
     except RecursionError as error:

@@ -16,6 +16,7 @@ from commands import NAMES
 from commands import command as named
 from commands.help import command_help, program_help
 from configs import fields, recipes, targets
+from configs.benchmark import read_sweep
 from configs.fields import SettingsError, settings_dict
 from configs.methods import METHODS, applicable
 from configs.recipes import listed_method, method_flags, read_recipe
@@ -174,6 +175,8 @@ def test_included_files_are_found_from_any_folder(tmp_path, monkeypatch, checkpo
     assert run_settings(given).engine.method.method == "ar", "what is here comes first"
     with pytest.raises(SettingsError, match=rf"here or in {ROOT}. Did you mean configs/fast/n58.y"):
         run_settings(given | {"config": "configs/fast/n5.yaml"})
+    with pytest.raises(SettingsError, match=r"Did you mean configs/sweeps/beta.yaml\?"):
+        read_sweep("beta.yaml")
     with pytest.raises(SettingsError, match="Did you mean configs/fast/batch32.yaml?"):
         run_settings(given | {"config": "fast/batch32.yaml"})
 
