@@ -1,6 +1,7 @@
 """Speed rows by hand, their tables and their words."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from made_runs import made_record, write_records, write_run
 
 from configs.model import TIMED
 from eval.metrics.base import Score
+from eval.report.evaluate import _remarks
 from eval.report.report import summary
 from eval.report.run import Run, read_run
 from eval.report.speed import SpeedRow, baseline_of, compared, speed_row
@@ -296,3 +298,9 @@ def test_words_for_doubts_and_runs_that_are_compared_with_nothing(plain, adt, ma
     assert "no baseline" in words.fast and "no baseline" in words.same
     rejection = {"verifier": "rejection"}
     assert summary(row_of(make("rejection", rejection), plain)).colour == ""
+
+
+def test_a_doubt_about_the_baseline_is_said_once() -> None:
+    doubts = {"ar": ("it waited",), "adt": ("ar: it waited", "noise")}
+    rows = [SimpleNamespace(run=r, warnings=w, distribution={}) for r, w in doubts.items()]
+    assert _remarks({}, rows, []) == [["ar: it waited", "adt: noise"], []]
