@@ -21,7 +21,7 @@ from urllib.request import Request, build_opener
 import numpy as np
 import pytest
 import torch
-from browser import serving
+from browser import only_in_all, serving
 from openai import APIStatusError, OpenAI
 from openai.types import ImagesResponse
 from PIL import Image
@@ -408,6 +408,7 @@ def sent(served: Served, **own) -> HTTPConnection:
     return connection
 
 
+@only_in_all
 def test_a_stopped_server_tells_those_who_wait(tmp_path):
     """One request is being generated, one of other settings waits."""
     asked: list[dict] = [{"n": 10}, {"temperature": 0.5}]
