@@ -55,7 +55,11 @@ _PATHS = [flag for flag, f in SETTINGS.items() if "path" in f.metadata]
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
 _NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "progress_bar", "repeats"}
 # What only Python's own calls have of diffusers and transformers.
+_SIZE = "Use target_size=(1024, 576) when the model is loaded, if it has several sizes."
 _ELSEWHERE = ELSEWHERE | {
+    "height": _SIZE,
+    "width": _SIZE,
+    "variant": "Use torch_dtype=torch.bfloat16: files of any dtype are converted.",
     "negative_prompt": "Use negative_prompt='...' of from_pretrained, with emu3.",
     "callback": "Use callback_on_step_end=....",
     "callback_on_step_end_tensor_inputs": "Use callback_on_step_end=... alone.",

@@ -27,7 +27,7 @@ GONE_FLAGS = {flag: f"use --{ours}" for flag, ours in _RENAMED.items()} | {
 }
 # Names in Python's libraries -> flags.
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
-_SIZE = "Use --target_size=1024x576 when the model is loaded, if it has several sizes."
+_SIZE = "Use --target_size=1024x576, if the model has several sizes."
 # Arguments of diffusers and transformers, and how to say the same by flags; Python's names of them
 # are put in there.
 ELSEWHERE = {

@@ -91,7 +91,8 @@ class ImageQueue:
     def stop(self) -> int:
         """Refuse all orders, those being generated too; returns how many there were."""
         with self._changed:
-            orders, self._waiting, self._stopping = [*self._batch, *self._waiting], [], True
+            orders = [order for order in (*self._batch, *self._waiting) if not order.images.done()]
+            self._waiting, self._stopping = [], True
         _refuse(orders, Stopping())
         return len(orders)
 

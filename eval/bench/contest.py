@@ -34,6 +34,7 @@ class Contest:
     seconds: float  # for all of it; what earlier commands spent counts
     clock: Callable[[], float] = time.monotonic
     turns: int = 0
+    late: bool = False  # whether it ended because the time was over
     pairs: dict[MethodSettings, list[Pair]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self, methods: Sequence[MethodSettings]) -> list[MethodSettings]:
@@ -52,6 +53,7 @@ class Contest:
             alive = alive[: math.ceil(len(alive) / 2)]
             if not alive or self._now() >= end:
                 break
+        self.late = self._now() >= end
         return alive
 
     def _now(self) -> float:

@@ -240,10 +240,13 @@ class Search:
         }
         final = finalists(rows, left)
         best = fastest(final)
-        words = verdict(final, best, self.settings.minutes)
-        if untried := len(tried) + 1 - len(rows):
-            words += f" Not tried: {plural(untried, 'method')}; --minutes gives more time."
-        decided = compared(final, best) >= LEAST_VALUES
+        if alone := len(rows) == 1 and not contest.late:
+            words = "Plain decoding (ar) is chosen: no other method fits into memory."
+        else:
+            words = verdict(final, best, self.settings.minutes)
+            if untried := len(tried) + 1 - len(rows):
+                words += f" Not tried: {plural(untried, 'method')}; --minutes gives more time."
+        decided = alone or compared(final, best) >= LEAST_VALUES
         return Batch(size, rows, best, words, decided, kept, bench.replayed)
 
 

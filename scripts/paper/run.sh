@@ -29,6 +29,10 @@ METHODS=${METHODS:-ar eagle2 adt} TEMPERATURES=${TEMPERATURES:-1 0}
 small=$(tr A-Z a-z <<<"$prompts")
 case $small in "$prompts") ;; coco | parti) [ -e "$prompts" ] || { echo "error: PROMPTS: expected coco, parti or a file, got $prompts; did you mean $small?" >&2; exit 2; } ;; esac
 case $prompts in coco) prompts=MSCOCO2017Val ;; parti) prompts=PartiPrompts ;; esac
+for name in IMAGES BENCH REPEATS; do
+  [[ ${!name:-1} =~ ^[1-9][0-9]*$ || $name${!name:-1} = IMAGES-1 ]] && continue
+  echo "error: $name: expected a number of at least 1 (IMAGES=-1: all), got ${!name}" >&2; exit 2
+done
 read -ra flags <<<"${FLAGS:-}"
 read -ra judging <<<"${EVALUATE:-}"
 batch=(); [ -z "${BATCH:-}" ] || batch=(--batch_size "$BATCH")
@@ -38,10 +42,6 @@ if [ -n "${DRAFTER:-}" ]; then # in a recipe, since only rows with a drafter tak
   quote="'" && mkdir -p "$OUT" && echo "drafter_path: '${DRAFTER//$quote/$quote$quote}'" >"$OUT/drafter.yaml"
   model+=,$(listed "$OUT/drafter.yaml")
 fi
-for name in IMAGES BENCH REPEATS; do
-  [[ ${!name:-1} =~ ^(-1|[1-9][0-9]*)$ ]] && continue
-  echo "error: $name: expected a number of at least 1, got ${!name}" >&2; exit 2
-done
 file_of() { local row=configs/paper/${1//-/_}.yaml; [ -e "$row" ] && echo "$row" || echo "$1"; }
 for row in $METHODS; do entries+=,$(listed "$(file_of "$row")"); done
 twice=$(for row in $METHODS; do basename "$row" .yaml; done | sort | uniq -d)

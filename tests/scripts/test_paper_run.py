@@ -163,11 +163,15 @@ def test_short_times_are_in_minutes_and_every_check_is_counted(tmp_path) -> None
     )
 
 
+NUMBER = "expected a number of at least 1 (IMAGES=-1: all), got"
+
+
 @pytest.mark.parametrize(
     ("words", "given", "said"),
     [
-        (TINY, {"IMAGES": "abc"}, "IMAGES: expected a number of at least 1, got abc"),
-        (TINY, {"BENCH": "0"}, "BENCH: expected a number of at least 1, got 0"),
+        (TINY, {"IMAGES": "abc"}, f"IMAGES: {NUMBER} abc"),
+        (TINY, {"BENCH": "0"}, f"BENCH: {NUMBER} 0"),
+        ("run.sh tiny coco", {"REPEATS": "-1"}, f"REPEATS: {NUMBER} -1"),  # downloads nothing
         (
             "run.sh tiny COCO",
             {},

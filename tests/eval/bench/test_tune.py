@@ -366,6 +366,17 @@ def test_a_batch_size_that_is_undecided_is_in_no_recipe(tune, tmp_path, monkeypa
     assert tune() == 0 and path.read_text() == text, "what was decided stays"
 
 
+def test_where_no_draft_fits_into_memory_plain_decoding_is_chosen(
+    tune, tmp_path, monkeypatch, capsys
+) -> None:
+    whole = Bench.turn
+    monkeypatch.setattr(Bench, "turn", lambda self, methods, *rest: whole(self, methods[:1], *rest))
+    assert tune(methods="jacobi:window=2") == 0
+    assert "1 image at once: Plain decoding (ar) is chosen: no other" in capsys.readouterr().out
+    recipe = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
+    assert [one["method"] for one in recipe["tuned"]["batches"]] == ["ar"]
+
+
 @pytest.mark.parametrize("drafted", thinned([1, 2]))
 def test_a_drafter_is_a_condition_of_the_methods_that_have_one(
     tune, checkpoint, tmp_path, monkeypatch, capsys, drafted
