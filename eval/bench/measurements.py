@@ -121,8 +121,8 @@ class Measurements:
             return None
         files = self.path.absolute().parents[1].glob(f"*/{FILE}")
         lines = [line for path in files for _, line in scan_lines(path) if line is not None]
-        measured = [line for line in lines if given <= line.get("conditions", {}).items()]
-        seconds = [image["seconds"] for line in measured for image in line["images"]]
+        measured = [line for line in lines if given <= (line.get("conditions") or {}).items()]
+        seconds = [image["seconds"] for line in measured for image in line.get("images") or ()]
         return median(seconds) if seconds else None
 
     def conditions(self, method: MethodSettings) -> Figures:

@@ -143,7 +143,7 @@ def _resumptions(run: Run) -> list[str]:
 
 
 def _apart(ours: Line, theirs: Line) -> Iterator[str]:
-    """Yield, in words, what two commands say differently of `_COMMAND`, as far as both say it."""
+    """Yield, in words, what two commands say differently of `_COMMAND`."""
     for name, words in _COMMAND.items():
         one, other = ours.get(name), theirs.get(name)
         if isinstance(one, dict) and isinstance(other, dict):
