@@ -56,7 +56,10 @@ from support.training_state import JsonLog, damaged_state, load_state, save_stat
 from support.wording import differences, first_of
 
 CHECKPOINT, _LOCK = "checkpoint/state.pt", ".lock"  # in the folder of a training
-_ENDING = b"\nending after this step, with a checkpoint; Ctrl-C again ends at once, without one\n"
+_ENDING = (
+    b"\nending after this step or evaluation, with a checkpoint; "
+    b"Ctrl-C again ends at once, without one\n"
+)
 
 
 @refusing()
@@ -149,7 +152,7 @@ def read_tokens(settings: TrainSettings) -> Tokens:
     for place in settings.token_folders:
         about = read_about(Path(place))
         there = codec_of(about.get("settings", {}))
-        if about.get("origin") == "images" and there != codec:
+        if about.get("origin") == "images" and {*there.values()} != {*codec.values()}:
             other = first_of(differences(there, codec))
             refuse("tokens", place, f"codes of the model's own image codec ({other})")
     return tokens
@@ -412,12 +415,12 @@ class Training:
 
 
 def _read_checkpoint(settings: TrainSettings) -> dict[str, Any]:
-    """Return what is in the checkpoint; a SettingsError if it is of other flags."""
+    """Return what is in the checkpoint; a SettingsError if flags but those of files are others."""
     state = load_state(settings.folder / CHECKPOINT) or {"step": 0}
-    made = state.get("settings")
-    if isinstance(made, dict):  # or else the training says what is damaged
+    made, files = state.get("settings"), state.get("files")
+    if isinstance(made, dict) and isinstance(files, dict):  # or else it is said to be damaged
         for name, value in identity(settings).items():
-            if name in made and made[name] != value and name not in made_of(made).files:
+            if name in made and made[name] != value and name not in files:  # moved ones go on
                 allowed = f"{made[name]!r}, as the checkpoint in {settings.output_dir} has"
                 refuse(name, value, allowed, _advice(settings, name))
     return state

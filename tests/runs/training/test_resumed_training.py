@@ -131,6 +131,19 @@ def test_a_training_goes_on_with_the_same_files_at_other_places(folders, tmp_pat
     resume(new, os.path.relpath(drafter))
 
 
+def test_the_command_goes_on_once_its_folders_have_moved(folders, tmp_path, monkeypatch) -> None:
+    """With the same words in a folder of another name, too."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(folders, old)
+    start = {"start_from": "model/drafter", "tokenizer_path": "model/tokenizer"}
+    paths = lambda root: {name: root / path for name, path in start.items()}  # noqa: E731
+    stopped(old, old / "out", steps=3, **paths(old))
+    old.rename(new)
+    assert main.main([*words(new, new / "out", steps=3, **paths(new)), "--dry_run"]) == 0
+    monkeypatch.chdir(new)
+    assert len(run(Path(), Path("out"), steps=3, **paths(Path()))) == 3
+
+
 def test_other_flags_on_resume_are_refused_by_name_before_anything_is_loaded(
     folders, tmp_path, monkeypatch, capsys
 ) -> None:

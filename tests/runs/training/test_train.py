@@ -40,6 +40,7 @@ from drafters.training.heads import embedding_scale, export
 from drafters.training.rounds import Keep
 from drafters.training.windows import EPOCHS
 from models.transformer import run_by_torch
+from runs.made_of import made_of
 from runs.training.evaluation import Evaluation
 from scripts.checkpoints.chameleon import Sizes, write_checkpoint
 from support.border import Failure
@@ -295,6 +296,19 @@ def test_tokens_of_another_codec_are_refused(folders, tmp_path, capsys) -> None:
         (tokens / "about.json").write_text(json.dumps(about))
         assert main.main([*words(folders, out, tokens=tokens), "--dry_run"]) == code
     assert "--tokens: expected codes of the model's own image codec" in capsys.readouterr().err
+
+
+def test_a_codec_is_the_same_by_its_flag_and_beside_the_model(folders, tmp_path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(folders, home)
+    codec = shutil.copytree(home / "model" / "tokenizer", home / "chameleon" / "tokenizer")
+    path = home / "tokens" / "about.json"
+    given = {"model": "tiny", "model_path": home / "model", "tokenizer_path": codec}
+    images = {"origin": "images", "settings": made_of(given).files}
+    path.write_text(json.dumps(json.loads(path.read_text()) | images))
+    for there, code in (("chameleon", 0), ("elsewhere", 2)):
+        (home / "chameleon").rename(home / there)
+        assert main.main([*words(home, tmp_path / "out"), "--dry_run"]) == code
 
 
 def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
