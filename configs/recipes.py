@@ -330,7 +330,6 @@ _NO_LINES = flags_in(RecipeFlags)  # flags that no recipe has
 def read_yaml(path: str, flag: str) -> dict[str, Any]:
     """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts."""
     source, lines = Flag(flag, path), "`name: value` lines"
-    place = "configs/sweeps" if flag == "sweep" else "configs"
     try:
         content = yaml.load(Path(in_checkout(path)).read_text("utf-8"), _TextLoader)
     except (FileNotFoundError, IsADirectoryError) as error:
@@ -338,7 +337,8 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
         elsewhere = "" if os.path.isabs(path) or os.path.exists(path) else f", here or in {ROOT}"
         names = [file.name for one in (folder, ROOT / folder) for file in Path(one).glob("*.yaml")]
         near = near_names(name, dict.fromkeys(names), os.path.join(folder, ""))
-        if os.path.isfile(in_checkout(included := os.path.join(place, path))):
+        included = os.path.join("configs/sweeps" if flag == "sweep" else "configs", path)
+        if os.path.isfile(in_checkout(included)):
             near = f"Did you mean {included}?"
         raise mismatch(source, found_at(path) + elsewhere, "a YAML file", near) from error
     except RecursionError as error:
