@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decoding.round import RoundShape
+from support.output import first_line
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class CudaGraphs(Launch):
             self.forget()  # what is never replayed keeps no memory
             log.warning(
                 "CUDA graphs are off, rounds are launched kernel by kernel: %s. Please report this "
-                "line with the versions of torch and the driver.", str(error).splitlines()[0],
+                "line with the versions of torch and the driver.", first_line(error),
             )  # fmt: skip
             return False
         finally:

@@ -17,9 +17,9 @@ from models.cpu.linear import linears_of, pack_weights
 from models.cpu.native import NoKernels, kernels
 from models.fp8 import Fp8Linear
 from models.transformer import BY_TORCH, Blocks, Transformer
-from support.compiler import first_line, missing_compiler
+from support.compiler import missing_compiler
 from support.devices import pick_device
-from support.output import remark
+from support.output import first_line, remark
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from typing import Any, TextIO
 
 from configs.fields import SettingsError
 from support.extras import missing_extra
+from support.output import first_line
 
 _TOO_SMALL = "the GPU is too small, or in use; docs/memory.md lists what to try, such as"
 OUT_OF_MEMORY = f"{_TOO_SMALL} --dtype bf16, a smaller --batch_size or --vq_device cpu"
@@ -97,7 +98,7 @@ def run_guarded(
         except RuntimeError as error:
             if not ran_out_of_memory(error):
                 raise
-            code = _tell(f"out of memory: {too_large} ({str(error).splitlines()[0]})", 1)
+            code = _tell(f"out of memory: {too_large} ({first_line(error)})", 1)
         except OSError as error:
             code = _tell(_words(error), 1)
         except KeyboardInterrupt:

@@ -39,11 +39,6 @@ def missing_compiler(device: torch.device) -> str | None:
     return None
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of what a compiler says, or what kind of error it is."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
 @cache
 def program(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a compiled function of tensors of any size, also of weights that change in place.

@@ -14,6 +14,11 @@ def remark(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or what kind of error it is."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 @contextmanager
 def printed_unless_saved(*rows: dict[str, Any]) -> Iterator[None]:
     """Print rows of figures, a line of JSON each, if the block, which saves them, fails.

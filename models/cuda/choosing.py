@@ -15,8 +15,8 @@ from torch import Tensor
 from models.cuda import judging
 from models.cuda.attention import early, wait_for_inputs
 from models.transformer import Transformer
-from support.compiler import first_line
 from support.kernels import NO_KERNELS, Kernels
+from support.output import first_line
 
 log = logging.getLogger(__name__)
 

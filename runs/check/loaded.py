@@ -35,6 +35,7 @@ from runs.prompts import numbered
 from runs.samples import sample_captions, sample_pictures
 from runs.session import DTYPES, Session, open_session, target_options
 from support.border import OUT_OF_MEMORY, ran_out_of_memory
+from support.output import first_line
 
 SCENES = (301, 304, 305)  # of the test split: clouds and a plain ground, with large shapes
 TOKENS, IMAGES = 64, 2  # that every method generates
@@ -177,7 +178,7 @@ def _run(name: str, check: Callable[[Checkpoint], Finding], checkpoint: Checkpoi
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
-        row = judged(False, f"out of memory: {str(error).splitlines()[0]}", OUT_OF_MEMORY)
+        row = judged(False, f"out of memory: {first_line(error)}", OUT_OF_MEMORY)
     return replace(row, part=name)
 
 

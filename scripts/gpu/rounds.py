@@ -34,6 +34,7 @@ from scripts.gpu.tokens import open_once, short, ways_of
 from scripts.gpu.traces import RecordedTrees, read_trace
 from support.border import ran_out_of_memory
 from support.devices import pick_device
+from support.output import first_line
 from support.script import run_script
 
 _RECIPES = ("paper/eagle2", "paper/adt", "paper/lantern", "fast/n58", "fast/block58")
@@ -131,7 +132,7 @@ def if_it_fits(figures: Callable[[], Figures]) -> Figures:
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise ValueError(first_line(error)) from error
 
 
 def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
