@@ -8,9 +8,10 @@ cases; ADT_CASES=N draws N of every family.
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from decoding.noise_table import NoiseTable
 from decoding.verifiers.base import Verdict
 from decoding.verifiers.exact import Exact
 from models.guidance import SequentialGuidance
+from runs.check.loaded import first_rows
 from runs.session import Session
 
 FILE = "tests/decoding/test_any_settings.py"
@@ -126,9 +128,10 @@ def cases(draw: Callable, model: str) -> Case:
         "model": model,
         "flags": flags,
         "sampling": sampling,
+        "tokens": draw(st.sampled_from([6, 10, 99])),  # of an image at least; whole rows of it
         "batch": draw(st.integers(1, 3)),
         "calls": [
-            draw(st.lists(job, min_size=1, max_size=4)),
+            draw(st.lists(job, min_size=1, max_size=3)),
             *draw(st.lists(st.lists(job, max_size=2), max_size=1)),
         ],
         "rounds": draw(st.none() | st.integers(1, 4)),  # after which the first call is given up
@@ -175,6 +178,7 @@ def difference(session: Session, case: Case) -> str:
     """
     method = MethodSettings.of(case["flags"])
     base = replace(session.settings.sampling, **case["sampling"])
+    session = replace(session, target=first_rows(session.target, case["tokens"]))
     calls = [
         [Job(f"{call}.{number}", *job) for number, job in enumerate(jobs)]
         for call, jobs in enumerate(case["calls"])
@@ -226,14 +230,21 @@ def command(case: Case) -> str:
     return f"ADT_CASE={shlex.quote(json.dumps(case))} python -m pytest {FILE} -k one_case"
 
 
-def drawn(cases: int) -> settings:
+def drawn(cases: int, phases: Iterable[Phase] = tuple(Phase)) -> settings:
     return settings(
+        phases=phases,
         max_examples=cases,
         deadline=None,
         database=None,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
+
+
+def found(count: int, fails: Callable[[Case], bool]) -> Case:
+    """Return the first of so many cases that fails, the same in every run."""
+    budget = drawn(count, [Phase.generate])
+    return find(cases("tiny"), fails, settings=budget, random=Random(0))
 
 
 def assert_same(session: Session, case: Case) -> None:
@@ -260,9 +271,7 @@ def test_tokens_are_those_of_plain_decoding(model, opened) -> None:
 def test_one_case(opened) -> None:
     """The case that a failure has printed; without ADT_CASE a harmless one."""
     text = os.environ.get("ADT_CASE")
-    case = (
-        find(cases("tiny"), lambda _: True, settings=drawn(1)) if text is None else json.loads(text)
-    )
+    case = json.loads(text) if text else found(1, lambda case: True)
     assert_same(opened(case["model"]), case)
 
 
@@ -299,8 +308,7 @@ def test_planted_faults_are_found(fault, opened, monkeypatch) -> None:
     """By 15 cases of every family: a few runs of `make test`."""
     session = opened("tiny")
     fault(monkeypatch)
-    budget = settings(drawn(15 * len(FAMILIES)), phases=[Phase.generate])
-    case = find(cases("tiny"), lambda case: difference(session, case) != "", settings=budget)
+    case = found(15 * len(FAMILIES), lambda case: difference(session, case) != "")
     monkeypatch.undo()
     assert not difference(session, case)
 

@@ -112,9 +112,9 @@ def named(method: MethodSettings) -> str:
     return f"{method.method}-{method.proposal}-{method.verifier}"
 
 
-def in_turn(methods: list[MethodSettings]) -> list:
-    """The methods as parameters; all but `FEW` run in `make test-all` only."""
-    return [pytest.param(m, marks=() if m in FEW else only_in_all) for m in methods]
+def in_turn(methods: list[MethodSettings], few: list[MethodSettings] = FEW) -> list:
+    """The methods as parameters; all but a few run in `make test-all` only."""
+    return [pytest.param(m, marks=() if m in few else only_in_all) for m in methods]
 
 
 def check(session: Session, method: MethodSettings, *parts: Any) -> None:

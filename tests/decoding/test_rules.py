@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from browser import ALL
 from fakes import DictatedStreams, codes, tree_of
 from test_engine import JOBS, VOCAB
 
@@ -20,6 +21,7 @@ from decoding.sampling import SamplingDistribution
 from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
+from runs.check.loaded import first_rows
 from runs.methods import build_engine
 from runs.session import Session
 from scripts.rules.rounds import Distributions, noise_of, one_round
@@ -69,13 +71,14 @@ Made = Callable[[str, SamplingDistribution, int], dict[str, list[int]]]
 @pytest.fixture(scope="module")
 def made(session: Session) -> Made:
     """The codes that a method decodes in batches of so many images, computed once."""
+    target = session.target if ALL else first_rows(session.target, 8)
     generator = torch.Generator().manual_seed(0)
     distances = [torch.randperm(VOCAB - 1, generator=generator) for _ in range(VOCAB)]
     nearest = torch.stack([(code + 1 + far) % VOCAB for code, far in enumerate(distances)]).int()
 
     @cache
     def decode(name: str, distribution: SamplingDistribution, images: int) -> dict[str, list[int]]:
-        parts = session.target, session.drafter, distribution, METHODS[name], images, nearest
+        parts = target, session.drafter, distribution, METHODS[name], images, nearest
         return codes(build_engine(*parts), JOBS[:4])
 
     return decode
