@@ -178,7 +178,8 @@ def difference(session: Session, case: Case) -> str:
     """
     method = MethodSettings.of(case["flags"])
     base = replace(session.settings.sampling, **case["sampling"])
-    session = replace(session, target=first_rows(session.target, case["tokens"]))
+    whole = session.target
+    session = replace(session, target=first_rows(whole, case["tokens"]))
     calls = [
         [Job(f"{call}.{number}", *job) for number, job in enumerate(jobs)]
         for call, jobs in enumerate(case["calls"])
@@ -193,7 +194,8 @@ def difference(session: Session, case: Case) -> str:
             patch.setattr(noise, "_TABLE_BYTES", 0)
             patch.setattr(noise, "_AHEAD", 1)
         if case["sequential"]:
-            session = replace(session, target=SequentialGuidance(session.target))
+            target = first_rows(SequentialGuidance(whole), case["tokens"])
+            session = replace(session, target=target)
         engine = session.open_engine(method, base, case["batch"])
         for number, jobs in enumerate(calls):
             most = case["rounds"] if number == 0 and len(calls) > 1 else None
