@@ -11,6 +11,7 @@ from fakes import DictatedStreams, emitted, random_tree, tree_of
 from torch import Tensor
 
 from configs.schema import LanternSettings
+from decoding.noise import HostNoise
 from decoding.noise_table import NodeNoise
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
@@ -98,16 +99,22 @@ def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> 
 def test_siblings_share_the_bound(name, children) -> None:
     settings = LanternSettings(k=23, delta=DELTA)
     assert 0.02 < distance(first_token(name, settings, children)) <= DELTA + 1e-13
-    each = distance(first_token(name, replace(settings, budget="per_candidate"), 10))
-    assert each > 1.5 * DELTA, "a bound for each candidate adds up"
+
+
+@pytest.mark.parametrize("name", ENUMERATED)
+def test_a_bound_for_each_candidate_adds_up(name) -> None:
+    settings = LanternSettings(k=23, delta=DELTA, budget="per_candidate")
+    assert distance(first_token(name, settings, 10)) > 1.5 * DELTA
 
 
 @pytest.mark.parametrize("children", [*(pytest.param(n, marks=only_in_all) for n in (1, 2, 4)), 10])
 @pytest.mark.parametrize("rule", [Lantern, LanternCoupled])
-def test_so_do_coupled_siblings(rule, children) -> None:
+def test_so_do_coupled_siblings(rule, children, monkeypatch) -> None:
     """They are chosen by the target's noise: what holds for `lantern_coupled` was measured."""
     verifier = rule(LanternSettings(k=23, delta=DELTA), nearest())
     noise = noise_of(range(IMAGES), 1, VOCAB)
+    rows = noise.table[:, 0].numpy()  # by seed; one after the other they take long
+    monkeypatch.setattr(HostNoise, "target", lambda image, depth: rows[image.seed])
     verdict = one_round(DISTRIBUTIONS, siblings(children), "coupled", verifier, noise)[1]
     counts = outcome_counts(verdict.emitted[:, :1], VOCAB)
     assert distance(counts / IMAGES) <= DELTA + ABOVE  # sampling alone: 0.01, or 0.023
@@ -119,7 +126,7 @@ def test_so_do_coupled_siblings(rule, children) -> None:
 def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> None:
     """Token for token; in cut distributions a neighbour may have no probability at all."""
     distributions = Distributions(4, 2, cut=True)
-    noise = noise_of(range(2000 if ALL else 500), 3, 4)
+    noise = noise_of(range(2000 if ALL else 200), 3, 4)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
     tree = DynamicTree(TreeShape(2, 3, 5))
     found = one_round(distributions, tree, proposal, relaxed(settings, nearest(4)), noise)[1]

@@ -106,10 +106,10 @@ def loss_of(session: Session, *weights: float) -> BlockLoss:
     return BlockLoss(session.target, EagleLoss(session.target, levels, 2.0, weights), False)
 
 
-@pytest.mark.parametrize("row_ends", [False, True])
-def test_the_loss_of_images_is_the_mean_of_each_alone(row_ends, session, lumina_folder) -> None:
-    """Their prompts have different lengths, so that shorter ones are padded."""
-    session = open_lumina(lumina_folder, "64x96") if row_ends else session
+def test_the_loss_of_images_is_the_mean_of_each_alone(session, lumina_folder) -> None:
+    """Their prompts have different lengths, so that shorter ones are padded; also with row ends."""
+    if layers := session.drafter.spec.target_layers:
+        session = session_reading(open_lumina(lumina_folder, "64x96"), layers)
     head, loss = block_head(session), loss_of(session, 1.0, 0.5, 2.0)
     drawn = RecordedRounds(session.target, head, TOKENS, SamplingDistribution(cfg=2.0))([1, 0, 2])
     assert len({image.prompt.ids.shape[1] for image in drawn}) > 1
