@@ -25,7 +25,7 @@ BUSY = "['waiting', 'drawing'].includes(document.querySelector('.stage').dataset
 
 def moving_picture(
     *,
-    prompt: str = "a yellow star above a green square on a grassy background",
+    prompt: str = "a yellow star above a green square on a grassy green background",
     method: str = "adt",
     seed: int = 0,
     port: int = 7861,
