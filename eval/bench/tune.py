@@ -6,7 +6,7 @@ measured is kept beside the recipe, so the same command continues where one stop
 
 import shlex
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from configs.benchmark import TuneSettings
-from configs.fields import Flag, in_list, mismatch, settings_dict
+from configs.fields import Flag, SettingsError, in_list, mismatch, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from configs.recipes import TUNED, read_yaml
+from configs.recipes import TUNED, of_runs, read_recipe, read_yaml
 from configs.schema import RunSettings
 from decoding.engine import Engine
 from decoding.images import Job
@@ -87,9 +87,23 @@ def kept_by(output: Path) -> Path:
     return output.with_name(f"{output.stem}.{FILE}")
 
 
+def lost_by(settings: TuneSettings, output: Path) -> list[str]:
+    """Say which batch sizes the recipe that is replaced has, and the new one will not."""
+    sizes: list[str] = []
+    with suppress(SettingsError):  # a damaged file at the usual place has nothing to lose
+        if output.exists() and TUNED in (recipe := read_recipe(str(output), of_runs())):
+            sizes = [one["batch_size"] for one in recipe[TUNED]["batches"]]
+    asked = set(map(str, sizes_of(settings)))
+    if not (lost := [size for size in sizes if size not in asked]):
+        return []
+    return [f"{output} has methods for --batch_sizes {','.join(lost)} that it will lose"]
+
+
 def _tune(settings: TuneSettings, output: Path) -> None:
     run = settings.run.engine
     tries = plural(len(settings.tried), "method")
+    for note in lost_by(settings, output):
+        remark(note)
     with Progress(f"{_words(tries, settings)}; to {output}") as progress:
         kept, session = Measurements(kept_by(output), run), open_session(run)
         check_lengths(session.target, prompt_items(settings.run.prompts))
@@ -371,5 +385,6 @@ def plan_tune(settings: TuneSettings) -> Plan:
     path = kept_by(output)
     found = Measurements(path, settings.run.engine, planned=True).lines
     notes = [f"{plural(len(found), 'line')} in {path}" if found else f"{path} would be new"]
+    notes += lost_by(settings, output)
     place = {"output": output.parent}
     return Plan(what, place, run=settings.run.engine, methods=settings.tried, notes=notes)

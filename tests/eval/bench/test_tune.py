@@ -336,7 +336,7 @@ def test_every_condition_has_its_recipe_and_a_pipeline_takes_it_whole(
         MethodSettings.of(method="auto")
 
 
-def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
+def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
     assert tune(batch_sizes="1,2", methods="jacobi:window=2") == 0
     tuned = yaml.safe_load((path := tmp_path / "tuned.yaml").read_text())["tuned"]
@@ -348,6 +348,9 @@ def test_every_batch_size_has_a_recipe(tune, tmp_path, monkeypatch) -> None:
     assert tune(batch_sizes="2,1", methods="jacobi:window=2") == 0
     again = yaml.safe_load(path.read_text())["tuned"]["batches"]
     assert [one["batch_size"] for one in again] == [1, 2]
+    assert "lose" not in capsys.readouterr().err
+    assert tune(batch_sizes="2", methods="jacobi:window=2") == 0
+    assert f"note: {path} has methods for --batch_sizes 1 that" in capsys.readouterr().err
 
 
 def test_a_batch_size_that_is_undecided_is_in_no_recipe(tune, tmp_path, monkeypatch, capsys):
