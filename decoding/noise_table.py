@@ -11,7 +11,9 @@ from decoding.noise import ACCEPTING, HostNoise, NoiseShape, gumbel, gumbel_of, 
 from support.constants import arange
 
 _POSITION_BITS = 16  # of a counter; what stands above them tells apart nodes of one position
-_TOGETHER = 2**22  # numbers that are computed at a time, in fp64
+# Numbers that are computed at a time, in fp64: few launches on a GPU, a CPU's cache (four times as
+# fast as the other on an EPYC).
+_TOGETHER, _CACHED = 2**22, 2**16
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class NoiseTable:
         stop = min(decided + self.rows, self.shape.positions)
         if not self.shape.greedy:
             positions = torch.arange(self.made[image], stop, device=self.shape.device)
-            for chunk in positions.split(max(1, _TOGETHER // self.shape.width)):
+            together = _CACHED if self.shape.device.type == "cpu" else _TOGETHER
+            for chunk in positions.split(max(1, together // self.shape.width)):
                 noise = gumbel(self.seeds[image], "target", chunk, self.shape.width)
                 self.table[image, chunk % self.rows] = noise.to(self.table.dtype)
         self.made[image] = stop

@@ -26,6 +26,13 @@ def opened(folder: Path, scale: int) -> Session:
     return open_session(EngineSettings(model_path=str(folder), method=eagle2, **options))
 
 
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights accept hardly a draft, so rounds are alike."""
+    monkeypatch.setattr(count, "WARM", 1)
+    monkeypatch.setattr(count, "ROUNDS", 1)
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Session, int]]:
     """A model of four attention heads, and one of two heads that stands for it."""
@@ -117,9 +124,7 @@ def test_prices_fit_what_is_public() -> None:
     assert predicted == pytest.approx(1000 / 104.9, rel=0.2)
 
 
-def test_the_shipped_model_with_measured_lengths(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(count, "WARM", 1)
-    monkeypatch.setattr(count, "ROUNDS", 1)
+def test_the_shipped_model_with_measured_lengths(tmp_path, capsys) -> None:
     rows = [{"method": "jacobi", "window": 7, "tau": 2.5, "adt_beta": None}]
     adt = {"adt_d_min": 2, "adt_d_max": 8, "adt_k_min": 4, "adt_k_max": 16, "adt_beta": 0.5}
     rows += [{"method": "adt", "nodes": 20, "tau": 3.0, "mean_drafted_depth": 3.4} | adt]
@@ -131,9 +136,7 @@ def test_the_shipped_model_with_measured_lengths(tmp_path, capsys, monkeypatch) 
     assert "| 1.00 | 1.00 (1.00-1.00) |" in page and "whatever model made it" in page
 
 
-def test_traced_rounds_are_priced_by_their_own_depth(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(count, "WARM", 1)
-    monkeypatch.setattr(count, "ROUNDS", 1)
+def test_traced_rounds_are_priced_by_their_own_depth(tmp_path, capsys) -> None:
     settings = {"method": "eagle2", "proposal": "topk", "depth": 4, "width": 3, "nodes": 8}
     manifest = {"settings": settings, "identity": {}, "earlier": []}
     line = {"id": "a", "verified_depth": 1, "width": 3, "nodes": 5, "accepted": 1}

@@ -62,7 +62,7 @@ def checkpoint_of(recipe: str, place: Path) -> Path:
     return SMALL["tiny" if recipe == "anole" else recipe].write(place)
 
 
-@pytest.mark.parametrize("recipe", RECIPES if ALL else ["anole", "glm_image"])
+@pytest.mark.parametrize("recipe", RECIPES if ALL else ["anole"])
 def test_a_model_gets_images_and_a_table(recipe, tmp_path, monkeypatch) -> None:
     folder = checkpoint_of(recipe, tmp_path)
     name = ("coco", "parti")[RECIPES.index(recipe) % 2]

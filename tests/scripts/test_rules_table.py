@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from browser import ALL
+from browser import ALL, thinned
 
 from configs.schema import ROOT
 from scripts.rules.processes import recovered_with_the_drafts_noise
+from scripts.rules.faults import FAULTS
 from scripts.rules.statistics import rejected
-from scripts.rules.table import RULES, table
+from scripts.rules.table import ROUNDING, RULES, table
 
 EXACT = {
     "EAGLE-1", "EAGLE-2", "SJD", "vLLM, p / q", "block verification", "traversal",
@@ -21,11 +22,12 @@ EXACT = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
-    """The table; in `make test` without the trees of two levels, which take most of the time."""
+    """The table; in `make test` without the trees of two levels."""
     path = tmp_path_factory.mktemp("rules") / "rules.json"
     smaller = [replace(rule, trees=rule.trees if ALL else rule.trees[:3]) for rule in RULES]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scripts.rules.table.RULES", tuple(smaller))
+        patch.setattr("scripts.rules.table.FAULTS", thinned(FAULTS))
         table(str(path), laws=3, images=0, runs=20)
     return json.loads(path.read_text())
 
@@ -41,10 +43,11 @@ def test_repaired_rules_are_exact(found) -> None:
     assert {row["repaired"] for row in found["rules"] if row["repaired"]} <= EXACT
 
 
-def test_right_rules_are_not_accused(found) -> None:
+def test_right_rules_are_not_accused_and_faults_are(found) -> None:
     alarms = found["right rules"]
     assert alarms["runs"] == 20 and alarms["worst distance"] < 1e-15
     assert not alarms["accused by enumeration"] and not alarms["accused by sampling"]
+    assert all(fault["distance"] > ROUNDING for fault in found["planted faults"])
 
 
 def test_the_stored_figures_have_every_rule(found) -> None:
