@@ -11,16 +11,20 @@ import signal
 import sys
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from browser import ALL, only_in_all, serving
+from fakes import codes
 from markdown_pages import PAGES, Block, blocks
 from PIL import Image, ImageChops
 from program import FOLDERS
 from ran import ran
 
 from adt_tree import Pipeline
+from configs import methods
 from configs.targets import ROOT
+from decoding.images import Job
 
 INSTALLED = Path(sys.prefix, "bin", "adt-tree")
 LEFT_OUT = ("outputs", "work", "main.py", *FOLDERS)
@@ -87,6 +91,21 @@ def _run(language: str, text: str, checkout: Path) -> None:
     command = ["bash", "-euo", "pipefail"] if language == "bash" else [sys.executable]
     done = ran([*command, program], checkout, **ACTIVATED, PYTHONPATH=str(checkout))
     assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+def test_the_drafter_of_a_page_generates_the_tokens_of_plain_decoding(session, monkeypatch) -> None:
+    """On a small model; `make test-all` runs the whole page."""
+    page = [block for block in blocks("docs/extending.md") if block.written]
+    drafter = next(block for block in page if block.mark("file") == "drafters/seen.py")
+    entry = next(block for block in page if '["seen"]' in block.text)
+    module = ModuleType("drafters.seen")
+    exec(drafter.text, vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(methods.METHODS, "seen", None)  # which is undone
+    exec(entry.text, {**vars(methods)})
+    engines = (session.open_engine(methods.MethodSettings(name)) for name in ("ar", "seen"))
+    plain, fast = (codes(engine, [Job("a", "a red circle", 3)]) for engine in engines)
+    assert plain == fast
 
 
 USUAL = "127.0.0.1:7860"

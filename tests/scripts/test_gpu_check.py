@@ -110,7 +110,9 @@ def test_one_model_is_loaded_at_a_time(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("size, kind", [(8, "skipped"), (1, "error")])
-def test_only_batches_may_run_out_of_memory(size, kind, tmp_path, monkeypatch, capsys) -> None:
+def test_only_batches_may_run_out_of_memory(
+    size, kind, checkpoint, tmp_path, monkeypatch, capsys
+) -> None:
     def measure(opened, count, device) -> dict:
         if opened.args[1] == size:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried")
@@ -119,7 +121,7 @@ def test_only_batches_may_run_out_of_memory(size, kind, tmp_path, monkeypatch, c
     monkeypatch.setattr(rounds, "measure_rounds", measure)
     given = {"output": str(tmp_path / "lines.jsonl"), "device": "cpu", "methods": "ar"}
     with nullcontext() if kind == "skipped" else pytest.raises(SystemExit):
-        rounds.time_rounds(**given, model_path=str(ROOT / "ckpts/tiny"), batches="1,8")
+        rounds.time_rounds(**given, model_path=str(checkpoint), batches="1,8")
     said = capsys.readouterr().out
     assert f"- ar, batch {size}, --compile auto: {kind}: " in said and "CUDA out of memory" in said
     assert len(read_lines(tmp_path / "lines.jsonl")) == 1, "what is measured is kept"
