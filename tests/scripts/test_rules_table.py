@@ -8,8 +8,8 @@ import pytest
 from browser import ALL, thinned
 
 from configs.schema import ROOT
-from scripts.rules.processes import recovered_with_the_drafts_noise
 from scripts.rules.faults import FAULTS
+from scripts.rules.processes import recovered_with_the_drafts_noise
 from scripts.rules.statistics import rejected
 from scripts.rules.table import ROUNDING, RULES, table
 
