@@ -19,6 +19,7 @@ OVER_IMAGES = "95 %, bootstrap over images"
 JACKKNIFE = "95 %, jackknife over 10 groups of images, reference fixed"
 _WILSON = "95 %, Wilson, over images"
 _GROUPS = 10
+_DRAWS = 2**20  # images that are drawn at once: bounds the memory
 # 97.5 % quantiles of the normal distribution, and of t with 9 degrees of freedom.
 _NORMAL, _STUDENT = 1.96, 2.262
 
@@ -38,22 +39,26 @@ class Estimate:
         return f"{shown(self.value)} [{shown(self.low)}, {shown(self.high)}]"
 
 
-def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 4000) -> Estimate:
+def estimate(
+    figure: Callable[[np.ndarray], np.ndarray], images: int, samples: int = 4000
+) -> Estimate:
     """Return a figure with its interval, by resampling the images with replacement.
 
     Samples in which the figure is not defined (NaN) are left out.
 
-    figure: takes how often each image counts, (images,).
+    figure: takes how often each image counts, (..., images), and returns the figures, (...).
     """
     # A fixed seed, so that the same images always give the same interval.
     value, random = float(figure(np.ones(images))), np.random.default_rng(0)
     if images < LEAST_IMAGES:
         return Estimate(value, None, None)
-    drawn = [
-        figure(np.bincount(random.integers(images, size=images), minlength=images))
-        for _ in range(samples)
-    ]
-    return Estimate(value, *np.nanquantile(drawn, (0.025, 0.975)).tolist())
+    drawn, most = [], max(1, _DRAWS // images)
+    for first in range(0, samples, most):
+        count = min(most, samples - first)
+        places = random.integers(images, size=(count, images)) + images * np.arange(count)[:, None]
+        counts = np.bincount(places.ravel(), minlength=places.size).reshape(places.shape)
+        drawn.append(figure(counts))
+    return Estimate(value, *np.nanquantile(np.concatenate(drawn), (0.025, 0.975)).tolist())
 
 
 def paired_difference(ours: Sequence[Share], theirs: Sequence[Share]) -> Estimate:
@@ -70,9 +75,9 @@ def paired_difference(ours: Sequence[Share], theirs: Sequence[Share]) -> Estimat
         gained, lost = int((change > 0).sum()), int((change < 0).sum())
         return Estimate((gained - lost) / len(one), *tango(gained, lost, len(one)))
 
-    def difference(counts: np.ndarray) -> float:
-        (hits, total), (their_hits, their_total) = counts @ one, counts @ other
-        return hits / total - their_hits / their_total
+    def difference(counts: np.ndarray) -> np.ndarray:
+        hits, theirs = counts @ one, counts @ other  # (..., 2)
+        return hits[..., 0] / hits[..., 1] - theirs[..., 0] / theirs[..., 1]
 
     return _spread(estimate(difference, len(one)))
 

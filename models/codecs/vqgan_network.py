@@ -18,14 +18,22 @@ EPSILON = 1e-6  # of all norms
 NormOf = Callable[[int], nn.Module]  # channels -> norm
 
 
+class Conv2d(nn.Conv2d):
+    """A convolution that draws no weights where they have no memory: that takes longer."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class SpatialNorm(nn.Module):
     """A norm that the latents scale and shift (arXiv 2209.09002)."""
 
     def __init__(self, config: VqganConfig, channels: int):
         super().__init__()
         self.norm_layer = nn.GroupNorm(config.num_groups, channels, EPSILON)
-        self.conv_y = nn.Conv2d(config.embed_dim, channels, 1)
-        self.conv_b = nn.Conv2d(config.embed_dim, channels, 1)
+        self.conv_y = Conv2d(config.embed_dim, channels, 1)
+        self.conv_b = Conv2d(config.embed_dim, channels, 1)
 
     def forward(self, hidden: Tensor, latents: Tensor) -> Tensor:
         """(n, channels, height, width); latents: (n, embed_dim, rows, columns)."""
@@ -46,10 +54,10 @@ class ResidualBlock(nn.Module):
     def __init__(self, channels: int, out: int, norm: NormOf):
         super().__init__()
         self.norm1 = norm(channels)
-        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
+        self.conv1 = Conv2d(channels, out, 3, padding=1)
         self.norm2 = norm(out)
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
-        self.nin_shortcut = nn.Identity() if channels == out else nn.Conv2d(channels, out, 1)
+        self.conv2 = Conv2d(out, out, 3, padding=1)
+        self.nin_shortcut = nn.Identity() if channels == out else Conv2d(channels, out, 1)
 
     def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
         """(n, channels, height, width) -> (n, out, height, width)."""
@@ -64,7 +72,7 @@ class Attention(nn.Module):
     def __init__(self, channels: int, norm: NormOf):
         super().__init__()
         self.norm = norm(channels)
-        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(channels, channels, 1) for _ in "qkvo")
+        self.q, self.k, self.v, self.proj_out = (Conv2d(channels, channels, 1) for _ in "qkvo")
 
     def forward(self, hidden: Tensor, latents: Tensor | None) -> Tensor:
         """(n, channels, height, width) -> the same."""
@@ -120,7 +128,7 @@ class Encoder(nn.Module):
         super().__init__()
         widths = [config.ch * factor for factor in config.ch_mult]
         norm = partial(Norm, config.num_groups, eps=EPSILON)
-        self.conv_in = nn.Conv2d(3, config.ch, 3, padding=1)
+        self.conv_in = Conv2d(3, config.ch, 3, padding=1)
         self.down, blocks = nn.ModuleList(), config.num_res_blocks
         for channels, out in zip([config.ch, *widths], widths, strict=False):
             coarsest = len(self.down) == len(widths) - 1
@@ -128,13 +136,13 @@ class Encoder(nn.Module):
             level = Level(channels, out, blocks, attends, norm)
             if not coarsest:
                 # one row and column more, to the right and below; `conv` is a part of public keys
-                convolution = nn.Conv2d(out, out, 3, stride=2)
+                convolution = Conv2d(out, out, 3, stride=2)
                 parts = {"pad": nn.ZeroPad2d((0, 1, 0, 1)), "conv": convolution}
                 level.downsample = nn.Sequential(OrderedDict(parts))
             self.down.append(level)
         self.mid = Middle(widths[-1], norm)
         self.norm_out = norm(widths[-1])
-        self.conv_out = nn.Conv2d(widths[-1], config.z_channels, 3, padding=1)
+        self.conv_out = Conv2d(widths[-1], config.z_channels, 3, padding=1)
 
     def forward(self, pixels: Tensor) -> Tensor:
         hidden = self.conv_in(pixels)
@@ -155,19 +163,19 @@ class Decoder(nn.Module):
         if config.spatial_norm:
             norm = partial(SpatialNorm, config)
         widths = [config.ch * factor for factor in config.ch_mult]  # of the finest level first
-        self.conv_in = nn.Conv2d(config.z_channels, widths[-1], 3, padding=1)
+        self.conv_in = Conv2d(config.z_channels, widths[-1], 3, padding=1)
         self.mid = Middle(widths[-1], norm)
         self.up, blocks = nn.ModuleList(), config.num_res_blocks + 1
         for channels, out in zip([*widths[1:], widths[-1]], widths, strict=True):
             attends = len(self.up) == len(widths) - 1 and config.coarse_attention
             level = Level(channels, out, blocks, attends, norm)
             if len(self.up):
-                convolution = nn.Conv2d(out, out, 3, padding=1)
+                convolution = Conv2d(out, out, 3, padding=1)
                 parts = {"twice": nn.Upsample(scale_factor=2.0), "conv": convolution}
                 level.upsample = nn.Sequential(OrderedDict(parts))
             self.up.append(level)
         self.norm_out = norm(widths[0])
-        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+        self.conv_out = Conv2d(widths[0], 3, 3, padding=1)
 
     def forward(self, hidden: Tensor, latents: Tensor | None = None) -> Tensor:
         """latents: (n, embed_dim, rows, columns) of the codes, which spatial norms read."""
@@ -189,5 +197,5 @@ class Vqgan(nn.Module):
         codebook = nn.Embedding(codes, width, _weight=torch.empty(codes, width))
         nn.init.uniform_(codebook.weight, -1 / codes, 1 / codes)
         self.quantize = nn.ModuleDict({"embedding": codebook})
-        self.quant_conv = nn.Conv2d(config.z_channels, config.embed_dim, 1)
-        self.post_quant_conv = nn.Conv2d(config.embed_dim, config.z_channels, 1)
+        self.quant_conv = Conv2d(config.z_channels, config.embed_dim, 1)
+        self.post_quant_conv = Conv2d(config.embed_dim, config.z_channels, 1)

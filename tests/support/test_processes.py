@@ -177,6 +177,7 @@ assert threads() > before
 """
 
 
+@only_in_all  # three programs that import torch
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads by /proc")
 def test_a_process_that_ends_leaves_its_group(tmp_path) -> None:
     """A thread of the group that outlives it aborts Python now and then."""

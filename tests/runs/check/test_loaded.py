@@ -24,7 +24,7 @@ from runs.check.report import Finding
 from scripts.checkpoints.chameleon import write_checkpoint
 
 TINY = ROOT / "ckpts" / "tiny"
-SOME = ("ar", "jacobi", "recall", "adt", "eagle_recall")
+SOME = ("ar", "jacobi", "recall", "adt")
 
 
 def opened(**flags: str) -> Checkpoint:
@@ -34,10 +34,6 @@ def opened(**flags: str) -> Checkpoint:
 def check(name: str, checkpoint: Checkpoint) -> Finding:
     with torch.inference_mode():
         return CHECKS[name](checkpoint)
-
-
-def ran(**flags: str) -> dict[str, Finding]:
-    return {finding.part: finding for finding in run_checks(opened(**flags).settings)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,7 +83,7 @@ def test_the_shipped_model_passes(monkeypatch) -> None:
     some = {name: METHODS[name] for name in ("ar", "adt")}  # small models try all
     monkeypatch.setattr(loaded, "METHODS", some)
     monkeypatch.setattr(loaded, "IMAGES", 1)
-    rows = ran()
+    rows = {finding.part: finding for finding in run_checks(opened().settings)}
     assert tuple(rows) == ("load", *CHECKS)
     assert {row.state for row in rows.values()} == {"ok"}, rows
     (psnr,) = re.findall(r"with ([\d.]+) dB", rows["codec"].text)
@@ -113,7 +109,10 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("part", "name", "change", "cause"), FOREIGN)
-def test_weights_that_do_not_belong_to_the_others(part, name, change, cause, tmp_path) -> None:
+def test_weights_that_do_not_belong_to_the_others(
+    part, name, change, cause, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(loaded, "IMAGES", 1)
     checkpoint = opened(model_path=changed(TINY, name, change, tmp_path / "model"))
     row = check(part, checkpoint)
     assert row.state == "FAULT" and cause in row.details[0]
@@ -172,8 +171,8 @@ def test_the_least_that_guidance_has_to_change(guided, state, small) -> None:
 
 
 def test_without_guidance_there_is_one_row(checkpoint) -> None:
-    rows = ran(model_path=str(checkpoint), sampling=SamplingSettings(cfg=1.0))
-    assert rows["guidance"].state == "skipped" and rows["tokens"].state == "ok"
+    subject = opened(model_path=str(checkpoint), sampling=SamplingSettings(cfg=1.0))
+    assert [check(name, subject).state for name in ("guidance", "tokens")] == ["skipped", "ok"]
 
 
 def test_a_method_with_other_tokens_is_named(small) -> None:
@@ -203,13 +202,14 @@ def test_a_method_that_drafted_nothing_proves_nothing(small) -> None:
 @pytest.mark.parametrize("size", thinned(["96x64", "64"]))
 def test_lumina_with_its_row_ends(size, tmp_path) -> None:
     folder = write_checkpoint(tmp_path / "model", LUMINA)
-    rows = ran(model="lumina_mgpt", target_size=size, model_path=str(folder), dtype="bf16")
-    assert {rows[name].state for name in ("tokens", "drafter")} == {"ok"}
+    flags = {"model": "lumina_mgpt", "target_size": size, "dtype": "bf16"}
+    subject = opened(model_path=str(folder), **flags)
+    assert [check(name, subject).state for name in ("tokens", "drafter")] == ["ok"] * 2
 
 
 @pytest.mark.parametrize("dtype", thinned(["bf16", "fp32"]))
 def test_llamagen(dtype, llamagen) -> None:
     """In bf16 as well, the type of published models, in which target and drafter are loaded."""
-    rows = ran(model="llamagen", model_path=str(llamagen), dtype=dtype)
-    assert f" in {dtype} on cpu" in rows["load"].text
-    assert rows["tokens"].state == rows["guidance"].state == "ok"
+    subject = opened(model="llamagen", model_path=str(llamagen), dtype=dtype)
+    assert f" in {dtype} on cpu" in loaded.tell_loaded(subject).text
+    assert [check(name, subject).state for name in ("tokens", "guidance")] == ["ok"] * 2

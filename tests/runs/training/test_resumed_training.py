@@ -45,7 +45,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
     assert resumed == expected
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sent", thinned([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_writes_a_checkpoint_and_the_same_command_goes_on(
     folders, tmp_path, monkeypatch, capsys, sent
 ) -> None:
@@ -173,10 +173,12 @@ def test_a_training_that_needs_less_memory_goes_on(folders, tmp_path, monkeypatc
 
 
 def test_flags_that_a_resume_leaves_out_are_missed(folders, tmp_path) -> None:
-    for flag, value in {"train_images": 4, "agreement": "overlap", "drafter": "block"}.items():
-        stopped(folders, tmp_path / flag, **{flag: value})
+    given = {"train_images": 4, "agreement": "overlap", "target_layers": "1"}
+    stopped(folders, tmp_path, **given)
+    for flag, value in given.items():
+        others = {name: given[name] for name in given if name != flag}
         with pytest.raises(SettingsError, match=f"--{flag}: expected {value!r}, as the checkpoint"):
-            open_training(folders, tmp_path / flag).run()
+            open_training(folders, tmp_path, **others).run()
 
 
 def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import huggingface_hub
 import pytest
 import torch
-from browser import only_in_all, thinned
+from browser import ALL, only_in_all
 from families import SMALL
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -49,14 +49,14 @@ from support.locks import lock
 
 @pytest.mark.parametrize(
     ("weights", "part", "share"),
-    [({}, 0, 0.6), ({"agreement_weight": 20, "ce_weight": 0}, 2, 0.9)],
+    [({}, 0, 0.6), ({"agreement_weight": 20, "ce_weight": 0}, 2, 0.7)],
     ids=["regression", "disagreement"],
 )
 def test_one_batch_is_learnt(weights, part, share, folders, tmp_path) -> None:
     """Eight images, the same in every batch."""
-    more = {"steps": 40, "lr": 1e-2, "feature_noise": 0, "batch_size": 8, "holdout": 16} | weights
+    more = {"steps": 12, "lr": 1e-2, "feature_noise": 0, "batch_size": 8, "holdout": 16} | weights
     training = open_training(folders, tmp_path, **more)
-    losses = [training.trainer.update()[:, part].mean().item() for _ in range(40)]
+    losses = [training.trainer.update()[:, part].mean().item() for _ in range(12)]
     assert losses[-1] < share * losses[0]
 
 
@@ -78,7 +78,7 @@ def test_a_block_head_learns_in_rounds_of_its_own(folders, tmp_path) -> None:
 def test_a_block_drafter_is_resumed_written_and_drafts(folders, tmp_path) -> None:
     """From an EAGLE head; its folder drafts what ar draws, alone and in eagle_recall."""
     start = folders / "model" / "drafter"
-    more = {**BLOCK, "steps": 2, "holdout": 2, "batch_size": 2, "start_from": start}
+    more = {**BLOCK, "steps": 2, "holdout": 1, "batch_size": 1, "start_from": start}
     whole = run(folders, tmp_path / "whole", **more)
     stopped(folders, tmp_path / "part", **more)
     assert run(folders, tmp_path / "part", **more)[-1] == whole[-1]
@@ -180,14 +180,14 @@ def test_folders_that_were_sampled_otherwise_are_noted(folders, tmp_path, capsys
     assert said.count("was sampled with") == 1
 
 
-@pytest.mark.parametrize("model", thinned(LAYOUTS))
+@pytest.mark.parametrize("model", LAYOUTS if ALL else ["tiny", "janus_pro"])
 def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatch) -> None:
     put_llamagen(monkeypatch, "llamagen", 4)
     folder = SMALL[model].write(tmp_path)
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
     write_tokens(tmp_path / "tokens", model, folder, grid, 8)
     out, layers = tmp_path / "out", 1 + (model == "tiny")
-    more = {"layers": layers, "steps": 3, "holdout": 2, "eval_images": 2} | LAYOUTS[model]
+    more = {"layers": layers, "steps": 2, "holdout": 2, "eval_images": 2} | LAYOUTS[model]
     run(tmp_path, out, model=model, model_path=folder, **more)
     decoding, levels = evaluation(out)["decoding"], evaluation(out)["levels"]
     assert decoding["identical"] == decoding["images"] == 2 and decoding["tau"] >= 1
@@ -441,7 +441,7 @@ def test_a_folder_that_is_in_use_is_refused(flag, folders, tmp_path, capsys) -> 
 def test_training_brings_the_distributions_together(folders, tmp_path) -> None:
     settings = {"lr": 1e-2, "batch_size": 10, "log_every": 40, "ema": 0.9}
     distances = []
-    for steps in (1, 30):
+    for steps in (1, 10):
         run(folders, tmp_path / str(steps), steps=steps, **settings)
         levels = evaluation(tmp_path / str(steps))["levels"]
         distances.append(levels[0]["total_variation"])

@@ -52,7 +52,7 @@ def write_tokens(
 
 def flags(folders: Path, out: Path, **more: object) -> dict[str, str]:
     base = {"model_path": folders / "model", "tokens": folders / "tokens", "output_dir": out,
-            "device": "cpu", "steps": 6, "batch_size": 4, "holdout": 4, "eval_images": 0,
+            "device": "cpu", "steps": 6, "batch_size": 4, "holdout": 2, "eval_images": 0,
             "log_every": 1}  # fmt: skip
     return {name: str(value) for name, value in (base | more).items()}
 
