@@ -17,13 +17,15 @@ CONTENT = "sha256:"  # before the hash of what a setting names
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and the libraries that decide numbers; None if missing."""
-    numbers: dict[str, str | None] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            numbers[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            numbers[package] = None
-    return numbers
+    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def program_version() -> str:

@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,16 @@ def session32(checkpoint: Path):
     from runs.session import open_session
 
     return open_session(small_settings(checkpoint, "fp32"))
+
+
+@pytest.fixture(scope="module")
+def read_once() -> Iterator[None]:
+    """All sessions of a file share a target, which none of them changes."""
+    from models.registry import load_target
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runs.session.load_target", cache(load_target))
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from configs.fields import SettingsError
 from drafters.training import shards
 from drafters.training.shards import Tokens
 from models.codecs.vqgan_files import llamagen_vq, load_vqgan
+from models.registry import load_codec
 from models.targets.chameleon import Chameleon
 from runs import extract
 from runs.extract import extract_tokens
@@ -31,6 +34,14 @@ from support.json_lines import read_lines
 from support.processes import Processes
 
 SIDE = 8  # pixels of the small checkpoints' images, but for Lumina's
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """All commands share a codec."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extract, "load_codec", cache(load_codec))
+        yield
 
 
 def pixels(number: int, size: tuple[int, int] = (SIDE, SIDE)) -> np.ndarray:
@@ -241,7 +252,7 @@ def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, m
 @pytest.fixture(params=["images", "own"])
 def flags(request, images, prompts) -> dict[str, object]:
     """What tokens are made of."""
-    own = {"from_prompts": True, "num_images": 9, "prompt": prompts}
+    own = {"from_prompts": True, "num_images": 6, "prompt": prompts}
     return own if request.param == "own" else {"data_dir": images}
 
 

@@ -32,6 +32,7 @@ from support.output import remark
 from support.progress import Progress
 from support.provenance import CONTENT
 
+pytestmark = pytest.mark.usefixtures("read_once")
 METHODS = "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt"
 
 
@@ -182,7 +183,9 @@ def test_the_rate_counts_the_seconds_of_the_first_image(monkeypatch) -> None:
     assert Bench(session, None, progress, lambda _: None)._measure(BASELINE, [], "ar") is not None
 
 
-def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, capsys) -> None:
+def test_an_interrupted_sweep_measures_no_turn_twice(
+    sweep, measured, tmp_path, monkeypatch, capsys
+) -> None:
     measured.limit = 7  # three turns of two methods, and half of the fourth
     assert sweep() == 130
     assert "the same command continues where it stopped" in capsys.readouterr().err
@@ -209,6 +212,7 @@ def test_an_interrupted_sweep_measures_no_turn_twice(sweep, measured, tmp_path, 
     picture = Image.open(tmp_path / "out" / "speed.png").convert("RGB")
     assert len(picture.getcolors(2**24)) > 50
     assert (tmp_path / "out" / "speed.pdf").read_bytes().startswith(b"%PDF")
+    monkeypatch.setattr("eval.bench.picture.draw_speed", lambda *_: None)
     assert sweep("--cells=1-2") == 0 and len(measured) == 21, "all is there"
     assert sweep("--cells=1-2", "--seed=1") == 0 and len(measured) == 25, "other images"
     row = rows[3]

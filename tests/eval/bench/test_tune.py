@@ -38,6 +38,7 @@ from support.locks import claim
 from support.output import remark
 from support.progress import Progress
 
+pytestmark = pytest.mark.usefixtures("read_once")
 METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]
 
 

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import weakref
 from collections import Counter
 from dataclasses import replace
@@ -34,9 +35,16 @@ def drawn():
     return scenes(COUNT)
 
 
+@pytest.fixture(scope="module")
+def pair(drawn, tmp_path_factory) -> tuple[Path, Path]:
+    return write_pair(tmp_path_factory.mktemp("pair"), *drawn, "relaxed")
+
+
 @pytest.fixture
-def folders(tmp_path, drawn) -> tuple[Path, Path]:
-    return write_pair(tmp_path, *drawn, "relaxed")
+def folders(pair, tmp_path) -> tuple[Path, Path]:
+    """Copies of the runs that a test may change."""
+    first, second = (Path(shutil.copytree(run, tmp_path / run.name)) for run in pair)
+    return first, second
 
 
 def test_files_of_an_evaluation(folders, tmp_path, capsys):
@@ -90,9 +98,8 @@ def test_prompts_and_names_are_text_in_the_report(tmp_path, drawn):
     assert prompt in html.unescape(text) and "a_<wbr>run" in text
 
 
-def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
-    images, prompts = scenes(32)
-    folder = write_run(tmp_path / "run", images, prompts)
+def test_images_in_memory_are_those_of_a_batch(folders, tmp_path, monkeypatch):
+    folder = folders[0]
     made, counts = Image.Image.__init__, Counter()
 
     def count(image: Image.Image) -> None:
@@ -105,7 +112,7 @@ def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
     words = ["evaluate", f"--output_dir={folder}", f"--cache_dir={tmp_path / 'features'}"]
     words += ["--images=4", "--metrics=accuracy", "--batch_size=8"]
     assert main.main(words) == 0
-    assert counts["all"] > 3 * len(images) and 8 <= counts["most"] <= 12
+    assert counts["all"] > 3 * COUNT and 8 <= counts["most"] <= 12
 
 
 def scores_of(chosen: EvaluateSettings) -> tuple[dict, list[str]]:

@@ -187,10 +187,10 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, tmp_path, monkeypatc
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
     write_tokens(tmp_path / "tokens", model, folder, grid, 8)
     out, layers = tmp_path / "out", 1 + (model == "tiny")
-    more = {"layers": layers, "steps": 2, "holdout": 2, "eval_images": 2} | LAYOUTS[model]
+    more = {"layers": layers, "steps": 2, "holdout": 2, "eval_images": 1} | LAYOUTS[model]
     run(tmp_path, out, model=model, model_path=folder, **more)
     decoding, levels = evaluation(out)["decoding"], evaluation(out)["levels"]
-    assert decoding["identical"] == decoding["images"] == 2 and decoding["tau"] >= 1
+    assert decoding["identical"] == decoding["images"] == 1 and decoding["tau"] >= 1
     config = json.loads((out / "drafter/config.json").read_text())
     assert (config["num_hidden_layers"], config["attention_dropout"]) == (layers, 0.0)
     assert len(levels) == 8
@@ -459,9 +459,9 @@ def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
         for name, each in (("first", wide), ("plain", more))
     )
     torch.testing.assert_close(first, plain, rtol=1e-3, atol=1e-4)  # the cache has 16 bits
-    run(tmp_path, tmp_path / "out", **wide | {"steps": 15, "drafter": "eagle"})
+    run(tmp_path, tmp_path / "out", **wide | {"steps": 5, "drafter": "eagle"})
     drafter = tmp_path / "out" / "drafter"
     assert json.loads((drafter / "config.json").read_text())["target_layers"] == [1, 2]
     weight = load_file(drafter / "model.safetensors")["states.weight"]
     assert weight.shape == (32, 64) and weight.abs().mean() > 1e-3
-    assert_drafts_exactly(tmp_path / "model", drafter, "adt", "eagle2", "block", "eagle_recall")
+    assert_drafts_exactly(tmp_path / "model", drafter, "adt", "block", "eagle_recall")
