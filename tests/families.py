@@ -79,6 +79,17 @@ SMALL = {
 }
 
 
+class Once(dict):
+    """Makes the value of a name when a test first asks for it."""
+
+    def __init__(self, make: Callable[[str], object]):
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, name: str) -> object:
+        return self.setdefault(name, self.make(name))
+
+
 def size_flag(model: str) -> list[str]:
     """The flag of the size of a small checkpoint's images, where the model has one."""
     return [f"--target_size={FLAGS[model]['target_size']}"] if model in FLAGS else []

@@ -30,10 +30,9 @@ COMMANDS = {
     | {"output_dir": "lantern", "num_images": 1},
     "evaluate": {"output_dir": "ar,adt", "metrics": "none"},
     "benchmark": SAMPLED
-    | {"methods": "ar,recall,block,eagle_recall", "drafter_path": "block/drafter"}
+    | {"methods": "ar,recall,block", "drafter_path": "block/drafter"}
     | {"num_images": 1, "repeats": 1, "warmup": 0},
-    "tune": SAMPLED
-    | {"drafter_path": "block/drafter", "methods": "jacobi,block", "batch_sizes": "1,2"},
+    "tune": SAMPLED | {"drafter_path": "block/drafter", "methods": "block", "batch_sizes": "2"},
 }
 OF_A_MODEL = {"inspect", "vq_distances", "extract_tokens", "train_drafter", "generate_images"}
 OF_A_MODEL |= {"benchmark", "tune"}

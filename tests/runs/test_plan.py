@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections import namedtuple
 from pathlib import Path
 
@@ -14,17 +15,16 @@ from made_runs import write_run
 import main
 from configs.schema import ROOT
 from models.codecs.codebook import load_table, table_path
-from scripts.checkpoints.chameleon import write_checkpoint
 
 IMAGE = np.zeros((16, 16, 3), np.uint8)
 MODEL = "--model_path model --device cpu"
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch) -> Path:
+def place(checkpoint, tmp_path, monkeypatch) -> Path:
     """A working folder with a small model and a run."""
     monkeypatch.chdir(tmp_path)
-    write_checkpoint(tmp_path / "model")
+    shutil.copytree(checkpoint, tmp_path / "model")
     write_run(tmp_path / "run", [IMAGE], ["a cat"])
     return tmp_path
 

@@ -106,10 +106,10 @@ def passes(monkeypatch) -> list:
 @pytest.mark.parametrize("change", SIZES.values(), ids=SIZES)
 def test_they_equal_the_blocks_of_torch(change, dtype, passes) -> None:
     model = model_of(replace(SPEC, **change), dtype)
-    for n in (1, 2, 5, 19):
+    for n in (1, 5, 19):
         check(model, cache_of(model, [17]), n)
     fits = change != SIZES["heads that no vector fits"]
-    assert passes == [fits] * 4
+    assert passes == [fits] * 3
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
 @pytest.mark.parametrize("dtype", thinned(NEAR), ids=str)
 def test_several_threads_change_no_bit(dtype, passes) -> None:
     """They share products and the heads, and tokens where there are more threads than heads."""
-    spec = replace(SPEC, hidden=256, intermediate=512)
+    spec = replace(SPEC, hidden=256, intermediate=512, layers=1)
     for n in (1, 5, 19):
         found, threads = [], torch.get_num_threads()
         try:

@@ -1,7 +1,7 @@
 """Compiles kernels of Triton for a GPU that is not here; prints a line of JSON for each.
 
-`python ahead.py CAPABILITY KERNEL...`: 80, 86, 89 or 90; only these kernels, or all. What a launch
-is given decides how Triton compiles, so this runs what launches every kernel before a first round.
+`python ahead.py CAPABILITY`: 80, 86, 89 or 90. What a launch is given decides how Triton compiles,
+so this runs what launches every kernel before a first round.
 """
 
 import json
@@ -20,7 +20,7 @@ from models.base import ImageRope, TransformerSpec
 from models.fp8 import use_fp8
 from models.transformer import Transformer
 
-CAPABILITY, NAMES = int(sys.argv[1]), sys.argv[2:]
+CAPABILITY = int(sys.argv[1])
 MODULES = [
     import_module(f"models.cuda.{found.name}") for found in iter_modules(models.cuda.__path__)
 ]
@@ -66,9 +66,8 @@ def main() -> None:
     run, made = JITFunction.run, {}
 
     def ahead(kernel: JITFunction, *args: object, **options: object) -> None:
-        if not NAMES or kernel.__name__ in NAMES:
-            compiled = run(kernel, *args, **options | {"warmup": True})
-            made[compiled.hash] = kernel.__name__, compiled
+        compiled = run(kernel, *args, **options | {"warmup": True})
+        made[compiled.hash] = kernel.__name__, compiled
 
     JITFunction.run = ahead
     driver.set_active(Absent())

@@ -2,10 +2,11 @@
 
 import os
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
-from browser import only_in_all
+from browser import ALL, only_in_all, thinned
 from fakes import codes as codes_of
 from torch import Tensor
 
@@ -27,11 +28,11 @@ KERNELS = {"log_p_of": choosing.log_p_of, "best": choosing.best}
 DISTRIBUTIONS = [
     SamplingDistribution(),
     SamplingDistribution(temperature=0.0, top_k=5),
-    SamplingDistribution(temperature=0.7, cfg=1),
     SamplingDistribution(top_k=20),
+    SamplingDistribution(temperature=0.7, cfg=1),
     SamplingDistribution(top_p=0.8),
-    SamplingDistribution(temperature=1.3, top_k=30, top_p=0.6, cfg=0),
     SamplingDistribution(top_k=1),
+    SamplingDistribution(temperature=1.3, top_k=30, top_p=0.6, cfg=0),
     SamplingDistribution(top_k=100, top_p=1e-9),
 ]
 
@@ -47,10 +48,10 @@ def both(distribution: SamplingDistribution, logits: Tensor) -> tuple[Tensor, Te
     return found, distribution(logits)
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-@pytest.mark.parametrize("vocab", [128, 100])
+# a third has both vocabularies and every kind of distribution
+@pytest.mark.parametrize(("distribution", "vocab"), thinned(product(DISTRIBUTIONS, [128, 100])))
 def test_distributions_have_the_same_codes_and_nearly_the_same_values(distribution, vocab) -> None:
-    found, wanted = both(distribution, logits_of(2, distribution.guidance, vocab))
+    found, wanted = both(distribution, logits_of(1, distribution.guidance, vocab))
     assert found.shape == wanted.shape and found.dtype == wanted.dtype
     assert torch.equal(found.isfinite(), wanted.isfinite())
     assert torch.allclose(found, wanted, rtol=0, atol=4e-6)
@@ -133,7 +134,7 @@ def test_nan_comes_first_as_with_torch() -> None:
 
 @pytest.mark.parametrize("name", ["jacobi", pytest.param("block", marks=only_in_all)])
 def test_methods_decode_the_tokens_that_they_decode_by_torch(name, session32, monkeypatch) -> None:
-    short = replace(session32, target=first_rows(session32.target, 12))
+    short = replace(session32, target=first_rows(session32.target, 12 if ALL else 4))
     sampling = SamplingSettings(cfg=2.0, top_k=30, top_p=0.9)
     method = MethodSettings(name, **{"window": 3} if name == "jacobi" else {"nodes": 6})
     engine = short.open_engine(method, sampling, 1)

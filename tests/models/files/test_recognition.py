@@ -8,7 +8,6 @@ import huggingface_hub
 import pytest
 import safetensors.numpy
 from damage import Damage, entries, generated, refused
-from families import SMALL
 from huggingface_hub import constants
 from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 from ran import without_progress
@@ -81,8 +80,10 @@ LUMINA, LUMINA2, ANOLE = "Lumina-mGPT-7B-768", "Lumina-mGPT-2.0", "Anole-7b-v0.1
         ("tiny", "emu3", None, "use --model emu3$"),
     ],
 )
-def test_a_folder_under_another_name_is_refused(tmp_path, model, holds, change, message):
-    folder = SMALL[holds].write(tmp_path).rename(tmp_path / "a")
+def test_a_folder_under_another_name_is_refused(
+    tmp_path, originals, model, holds, change, message
+) -> None:
+    folder = Path(shutil.copytree(originals[holds], tmp_path / "a"))
     folder = (change and change(folder)) or folder
     settings = small_settings(folder).with_method(MethodSettings("ar"))
     with pytest.raises(ValueError, match=message):

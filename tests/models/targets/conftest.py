@@ -1,4 +1,4 @@
-"""Small checkpoints of the LAYOUTS of a module, and transformers' class with the same weights."""
+"""The LAYOUTS of a module, and transformers' class with the same weights."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from families import SMALL, Small
+from families import SMALL, Once
 
 from models.files.tensors import read_tensors
 from models.files.weights import weight_files
@@ -22,12 +22,6 @@ CLASSES = {
 }
 
 
-@pytest.fixture(scope="session")
-def originals(tmp_path_factory) -> dict[str, Path]:
-    """Whole folders by layout, each in a folder of its own; tests read them only."""
-    return {name: small.write(tmp_path_factory.mktemp("family")) for name, small in SMALL.items()}
-
-
 @pytest.fixture
 def folder(request, originals, tmp_path) -> Path:
     """A copy of the layout `name`, with the parts next to it, that a test may change."""
@@ -36,40 +30,47 @@ def folder(request, originals, tmp_path) -> Path:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "family" in metafunc.fixturenames:
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "family" in metafunc.fixturenames and "family" not in given:
         metafunc.parametrize("family", metafunc.module.LAYOUTS, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
-def family(request) -> Small:
-    return SMALL[request.param]
+def family(request) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def original(family, tmp_path_factory) -> Path:
+def original(family, originals) -> Path:
     """The checkpoint; tests read it only."""
-    return family.write(tmp_path_factory.mktemp("family"))
+    return originals[family]
 
 
 @pytest.fixture(scope="module")
-def session(family, original) -> Session:
-    return family.open(family.settings(original))
+def session(family, opened) -> Session:
+    return opened[family]
+
+
+@pytest.fixture(scope="session")
+def oracles(originals) -> dict[str, torch.nn.Module]:
+    return Once(lambda model: oracle(model, originals[model]))
 
 
 @pytest.fixture(scope="module")
-def theirs(family, tmp_path_factory) -> torch.nn.Module:
+def theirs(family, oracles) -> torch.nn.Module:
     """The oracle in fp64, from files of the layout that transformers reads."""
-    small = SMALL[family.model]
-    folder = small.write(tmp_path_factory.mktemp("theirs"))
-    if family.model == "lumina_mgpt2":
+    return oracles[SMALL[family].model]
+
+
+def oracle(model: str, folder: Path) -> torch.nn.Module:
+    if model == "lumina_mgpt2":
         return chameleon(folder).double().eval()
     given = {}
-    if family.model == "emu3_5":
+    if model == "emu3_5":
         entries = json.loads((folder / "config.json").read_text())
         entries.pop("model_type")  # its authors'
         given["config"] = transformers.Qwen3Config(**entries)
-    model = CLASSES[family.model].from_pretrained(folder, dtype=torch.float64, **given)
-    return model.eval()
+    return CLASSES[model].from_pretrained(folder, dtype=torch.float64, **given).eval()
 
 
 def chameleon(folder: Path) -> transformers.ChameleonForConditionalGeneration:

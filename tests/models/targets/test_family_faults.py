@@ -183,7 +183,7 @@ FAULTS: dict[str, list[tuple[Damage, str]]] = {
         ),
     ],
 }
-CASES = [(name, *case) for name, cases in FAULTS.items() for case in thinned(cases)]
+CASES = [(name, *case) for name, cases in FAULTS.items() for case in thinned(thinned(cases))]
 
 
 def load(name: str, folder: Path) -> object:

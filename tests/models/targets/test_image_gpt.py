@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from damage import inspected, rows
-from families import PROMPTS, cached_logits, decoded, extracted
+from families import PROMPTS, SMALL, cached_logits, decoded, extracted
 from small import small_settings
 from torch import Tensor
 
@@ -59,7 +59,7 @@ def test_logits_are_those_of_its_modules(dtype, bound, family, original) -> None
     codes = torch.arange(25) % SIZES["num_vocab"]
     expected = plain_logits(codes)
     assert expected.std() > 0.3 and expected.argmax(-1).unique().numel() > 2
-    target = family.load(original, dtype=dtype).target
+    target = SMALL[family].load(original, dtype=dtype).target
     found = cached_logits(target, "any", codes.tolist(), guidance=1)[0]
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=bound)
 

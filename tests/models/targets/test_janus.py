@@ -1,6 +1,7 @@
 """Janus-Pro against transformers' class: whole images, pixels; the prompt of a forerunner."""
 
 import torch
+from browser import thinned
 from families import PROMPTS, SMALL, greedy
 
 from models.targets.janus import BEGIN_IMAGE, BOS, PAD
@@ -8,7 +9,7 @@ from scripts.checkpoints.janus import SPECIAL, write_janus
 from scripts.checkpoints.parts import SIDE
 
 TEXT = "  A red cat.\n"
-LAYOUTS = ("janus_pro", "janus_pro of the authors")
+LAYOUTS = thinned(("janus_pro", "janus_pro of the authors"))
 
 
 def test_a_forerunner_without_tokens_for_its_roles(tmp_path) -> None:

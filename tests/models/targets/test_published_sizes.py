@@ -278,7 +278,7 @@ def test_inspect_at_full_size(tmp_path, capsys) -> None:
     assert f"{META_FILES}, to {tokenizer}, or name it" in said, "where it was found above"
 
 
-@pytest.mark.parametrize("model", thinned(MODELS))
+@pytest.mark.parametrize("model", thinned(thinned(MODELS)))
 def test_what_is_written_at_full_size_is_whole(model, tmp_path, monkeypatch) -> None:
     """Tokenizers and codecs have as many ids and codes as the weights, which are hollow here."""
 
