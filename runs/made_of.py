@@ -6,6 +6,7 @@ trainings and measurements hold these hashes, and go on only with the same ones.
 
 import ast
 import hashlib
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -125,7 +126,8 @@ def _code_id(plugin: str) -> str:
     is_package = hasattr(sys.modules[plugin], "__path__")
     home = Path(sys.modules[plugin].__file__ or "").resolve().parents[len(inner) + is_package]
     loaded = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
-    names = [n for n, file in loaded.items() if file and Path(file).resolve().is_relative_to(home)]
+    beside = os.path.join(home, "")  # compared as text: thousands of modules are loaded
+    names = [n for n, file in loaded.items() if file and os.path.realpath(file).startswith(beside)]
     files: dict[str, Path] = {}
     for name in names:  # which grow
         first = name.partition(".")[0]
