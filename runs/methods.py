@@ -40,7 +40,8 @@ def build_verifier(
         walk = rule(*borrowing)
     else:
         walk = rule() if method.numbers is None else rule(method.numbers)
-    return Nodewise(walk, kernels, borrowing) if entry.nodewise and "judge" in kernels else walk
+    judging = kernels["judging"]() if entry.nodewise and "judging" in kernels else NO_KERNELS
+    return Nodewise(walk, judging, borrowing) if judging else walk
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:

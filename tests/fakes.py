@@ -25,6 +25,7 @@ from decoding.round import (
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict
 from models.base import ImageGrid
+from support.kernels import Kernels
 
 Path = tuple[int, ...]
 
@@ -202,6 +203,9 @@ def judged(log_p: Tensor, log_q: object, tree: Sequence[Tensor], numbers: Sequen
     noise = gumbel_of(keys[:, :1, None], decided + depths, log_p.shape[-1])
     choices = (log_p + noise).argmax(-1)
     return (tokens == choices.gather(1, parents)) & (scores > -torch.inf), choices
+
+
+JUDGING: Kernels = {"judging": lambda: {"judge": judged}}
 
 
 def emitted(verdict: Verdict) -> Tensor:

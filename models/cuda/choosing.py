@@ -6,6 +6,7 @@ of integers, whose 32 bits it decides one by one. `decoding.sampling` has the sa
 """
 
 import logging
+from functools import cache, partial
 
 import torch
 import triton
@@ -56,19 +57,24 @@ def best(log_p: Tensor, noise: Tensor | None, count: int) -> tuple[Tensor, Tenso
 
 
 def build(target: Transformer) -> Kernels:
-    """Run all once, and return them; raises what Triton does where it cannot compile a kernel."""
+    """Run both once, and return them; raises what Triton does where it cannot compile a kernel.
+
+    `judging` returns the kernels that judge drafts. They take as long to compile as all others
+    together, so only rules that need them have them built.
+    """
     logits = target.score(target.norm.weight.new_zeros(2, 1, target.spec.hidden))
     if logits.shape[-1] > WIDEST:
         return NO_KERNELS
     log_p = log_p_of(logits, 3.0, 1.0, 1, 0.5)
     best(log_p, log_p, 1)
-    return {"log_p_of": log_p_of, "best": best, **_judging(log_p)}
+    return {"log_p_of": log_p_of, "best": best, "judging": cache(partial(_judging, log_p))}
 
 
 def _judging(log_p: Tensor) -> Kernels:
     """Return the kernels that judge drafts, run once; none where they cannot be compiled."""
     try:
-        return judging.build(log_p)
+        with torch.cuda.device_of(log_p):  # not whichever is the thread's current one
+            return judging.build(log_p)
     except Exception as error:  # whatever a compiler says: the host judges then
         log.warning("Drafts are judged on the host, which is slower: %s", first_line(error))
         return NO_KERNELS

@@ -197,9 +197,12 @@ class _Counter(TorchDispatchMode):
             self._add_kernel(1 + count // BEST_CODES, log_p, *read, *result)
             return result
 
-        return {
-            log_p_of.__name__: distribution, best.__name__: greatest, "judge": self._judge,
+        judging = {
+            "judge": self._judge,
             "substitute": lambda log_p, chosen, *given: self._judge(log_p, None, *given),
+        }
+        return {
+            log_p_of.__name__: distribution, best.__name__: greatest, "judging": lambda: judging,
         }  # fmt: skip
 
     def _judge(

@@ -18,7 +18,7 @@ import pytest
 import torch
 from browser import only_in_all
 from direct import session_reading
-from fakes import codes, judged
+from fakes import JUDGING, codes
 from small import open_lumina
 from test_engine import JOBS, engine_of
 from torch import Tensor
@@ -133,7 +133,7 @@ def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
 @pytest.mark.parametrize("method", [METHODS[5]], ids=named)
 def test_so_they_do_where_a_kernel_judges(method, session, monkeypatch) -> None:
     """Its numbers are those of the images in flight, which a replayed round reads anew."""
-    monkeypatch.setattr(session.target.transformer, "kernels", {"judge": judged})
+    monkeypatch.setattr(session.target.transformer, "kernels", JUDGING)
     assert engine_of(session, method).verifier.on_device
     check(session, method)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from fakes import judged
+from fakes import JUDGING
 from small import open_lumina
 from test_replay import FEW, in_turn, named
 from test_replay import METHODS as REPLAYED
@@ -84,7 +84,7 @@ def on_fake_gpu(session: Session, mode: FakeTensorMode) -> Session:
     with mode:
         move(session.target.transformer)
         move(session.drafter)
-    session.target.device, session.target.transformer.kernels = GPU, {"judge": judged}
+    session.target.device, session.target.transformer.kernels = GPU, JUDGING
     return session
 
 

@@ -58,7 +58,7 @@ def launch_all(early: dict[str, bool]) -> None:
         if CAPABILITY >= 89:
             use_fp8(network.blocks)
         models.cuda.ops.build(network.blocks, same_bits=False)
-        models.cuda.choosing.build(network)
+        models.cuda.choosing.build(network)["judging"]()
     models.cuda.ops.build(network.blocks, same_bits=True)
 
 

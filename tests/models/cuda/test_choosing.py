@@ -15,9 +15,11 @@ from configs.model import SamplingSettings
 from decoding import sampling
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
+from decoding.verifiers.nodewise import Nodewise
 from models.base import TransformerSpec
 from models.transformer import Transformer
 from runs.check.loaded import first_rows
+from runs.methods import build_verifier
 from support.kernels import running
 
 choosing = pytest.importorskip("models.cuda.choosing", reason="needs Triton, torch's on Linux")
@@ -154,16 +156,24 @@ def test_methods_decode_the_tokens_that_they_decode_by_torch(name, session32, mo
     assert {*ran} == {*KERNELS}
 
 
-def test_without_the_kernels_that_judge_the_others_run(monkeypatch, caplog) -> None:
-    """They are larger, and only rules that walk down a tree need them."""
+def test_kernels_that_judge_are_built_once_and_with_a_rule_that_needs_them(
+    monkeypatch, caplog
+) -> None:
+    """Where they cannot be compiled, the others run."""
+    tried = []
 
     def fails(log_p: Tensor) -> None:
+        tried.append(log_p)
         raise RuntimeError("out of resource: shared memory\nRequired: 300000")
 
     target = Transformer(TransformerSpec(8, 64, 64, 2, 1, 1, 8), 8).half()
-    assert set(choosing.build(target)) == {"log_p_of", "best", "judge", "substitute"}
+    assert set(choosing.build(target)["judging"]()) == {"judge", "substitute"}
     monkeypatch.setattr(choosing.judging, "build", fails)
-    assert choosing.build(target) == KERNELS
+    kernels = choosing.build(target)
+    for rule, count in (("exact", 0), ("rejection", 1), ("lantern_coupled", 1)):
+        method, near = MethodSettings("eagle2", verifier=rule), torch.zeros(8, 7).int()
+        verifier = build_verifier(method, near, kernels)
+        assert not isinstance(verifier, Nodewise) and len(tried) == count
     assert caplog.messages == [
         "Drafts are judged on the host, which is slower: out of resource: shared memory"
     ]
