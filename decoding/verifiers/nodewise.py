@@ -65,16 +65,14 @@ def longest_path(tree: DraftTree, right: Tensor, choices: Tensor) -> Verdict:
     right: (images, 1 + nodes) which nodes are accepted if their parents are.
     choices: (images, 1 + nodes) bonus tokens.
     """
-    order = arange(1 + tree.nodes, choices.device)
-    rank = tree.depths * reached(tree, right)  # (images, 1 + nodes)
-    if not tree.by_rank:
-        present = tree.visible & tree.present[:, :, None]
-        leaf = present.sum(1) == 1  # only the node itself is below it
-        below = present & leaf[:, :, None]
-        first = torch.where(below, order[:, None], len(order)).amin(1)  # leaf of every node
-        rank = rank * (1 + len(order)) - first
-    last = rank.max(1).indices[:, None]
-    verdict = path_verdict(tree, tree.depths.gather(1, last)[:, 0], last, choices)
+    # (images, 1 + nodes) how many nodes on the path to each are accepted, the root among them
+    counts = (tree.visible & reached(tree, right)[:, None]).sum(2)
+    if not tree.by_rank:  # only leaves: nothing else present is below them
+        below = tree.visible & tree.present[:, :, None]
+        counts = counts * (below.sum(1) == 1)
+    most, end = counts.max(1)  # of several the first
+    verdict = path_verdict(tree, most - 1, end[:, None], choices)
     drafts = tree.tokens.gather(1, verdict.path.roll(-1, 1))
+    order = arange(1 + tree.nodes, choices.device)
     emitted = torch.where(order < verdict.accepted[:, None], drafts, verdict.emitted)
     return replace(verdict, emitted=emitted)
