@@ -16,12 +16,27 @@ def on_device(values: Sequence, device: torch.device) -> Tensor:
     return table.to(device, non_blocking=True)
 
 
+class HostCopy:
+    """Numbers of the device on their way to the host; later work may write over the original."""
+
+    def __init__(self, values: Tensor):
+        # to memory that is not pinned they would be copied twice
+        copied = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+        self.values = copied.copy_(values, non_blocking=True)
+        self.end = torch.cuda.Event() if values.is_cuda else None
+        if self.end is not None:
+            self.end.record()
+
+    def read(self) -> np.ndarray:
+        """Return them; waits until they have arrived."""
+        if self.end is not None:
+            self.end.synchronize()
+        return self.values.numpy()
+
+
 def to_host(values: Tensor) -> np.ndarray:
-    """Return numbers of the device on the host, which waits for it: once in a round."""
-    if values.is_cuda:  # to memory that is not pinned they are copied twice
-        # without `non_blocking`: numpy would read the memory before the copy is over
-        values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
-    return values.numpy()
+    """Return numbers of the device on the host, which waits for it."""
+    return HostCopy(values).read() if values.is_cuda else values.numpy()
 
 
 @contextmanager

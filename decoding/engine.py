@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decoding.cache import CacheView
-from decoding.device import current, on_device, to_host
+from decoding.device import HostCopy, current, on_device
 from decoding.graphs import CudaGraphs, Launch
 from decoding.images import (
     FinishedImage,
@@ -72,6 +72,15 @@ class ScoredTree:
     noise: NodeNoise
 
 
+@dataclass(frozen=True)
+class LaunchedRound:
+    """A round that the device runs, or has run."""
+
+    shape: RoundShape
+    result: RoundResult
+    summary: HostCopy
+
+
 # Sees the images in flight (None: a free row) and the round, which it may read until it returns.
 Watcher = Callable[[Sequence[ImageState | None], RoundResult], None]
 
@@ -110,6 +119,7 @@ class Engine:
         self.compiler = program if compiles else None
         self._images: Images | None = None
         self.memory: tuple[Tensor, ...] = ()  # the cache's, which captured rounds read
+        self._ahead: LaunchedRound | None = None  # the next round, if it runs already
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
     def generate(
@@ -144,6 +154,7 @@ class Engine:
     def _open(self, first: list[Job]) -> None:
         """Allocate memory for a batch of len(first) images and restart the clock."""
         self.watch.restart()
+        self._ahead = None  # of images that nobody waits for
         # captured rounds read and write the memory that they were captured with
         if self._images is not None and self._images.reopen(len(first)):
             return
@@ -164,16 +175,17 @@ class Engine:
 
     @torch.inference_mode()
     def _step(self) -> StepStats[FinishedImage]:
-        """Run one round: draft, verify, commit, observe."""
+        """Run one round: draft, verify, commit, observe.
+
+        Where nothing else depends on what it accepts, the device begins the next one meanwhile.
+        """
         started = time.perf_counter()
-        if self.images.cache.memory is not self.memory:  # a longer prompt, or other images
-            self.runner.forget()
-            self.memory = self.images.cache.memory
-        shape, inputs = self.images.next_round()
-        shape = self.runner.round_up(shape, self.images.largest_round)
-        with compiling(self.compiler):
-            result, summary = self._run(shape, on_device(inputs, self.target.device))
-        rows = to_host(summary)  # the one wait for the device
+        launched, self._ahead = self._ahead or self._launch(*self._next_round()), None
+        shape, result = launched.shape, launched.result
+        # a watcher reads the result, which a replay writes over
+        if self.watcher is None and self.runner.captured("round", shape) and self.images.steady:
+            self._ahead = self._launch(shape, result.next_inputs())
+        rows = launched.summary.read()  # the one wait for the device
         laps = self.watch.settle()
         states = list(self.images.states)
         rounds = self.images.observe(rows, result.tree)
@@ -186,6 +198,20 @@ class Engine:
         if self.watcher is not None:
             self.watcher(states, result)
         return StepStats(rounds, self.images.pop_finished())
+
+    def _next_round(self) -> tuple[RoundShape, Tensor]:
+        """Return the sizes and inputs of the next round, as the host knows them."""
+        if self.images.cache.memory is not self.memory:  # a longer prompt, or other images
+            self.runner.forget()
+            self.memory = self.images.cache.memory
+        shape, inputs = self.images.next_round()
+        shape = self.runner.round_up(shape, self.images.largest_round)
+        return shape, on_device(inputs, self.target.device)
+
+    def _launch(self, shape: RoundShape, table: Tensor) -> LaunchedRound:
+        with compiling(self.compiler):
+            result, summary = self._run(shape, table)
+        return LaunchedRound(shape, result, HostCopy(summary))
 
     def _run(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
         """Return a round's result and its summary (images, n), both on the device."""

@@ -44,6 +44,10 @@ class Launch:
         """Return program(inputs); programs of the same name and shape are the same function."""
         return program(inputs)
 
+    def captured(self, name: str, shape: RoundShape) -> bool:
+        """Return whether the host launches a program at once, and can go on while it runs."""
+        return False
+
     def forget(self) -> None:
         """Drop what was captured: the memory that it reads is gone."""
 
@@ -92,6 +96,9 @@ class CudaGraphs(Launch):
         read.copy_(inputs, non_blocking=True)
         graph.replay()
         return outputs
+
+    def captured(self, name: str, shape: RoundShape) -> bool:
+        return (name, shape) in self.graphs
 
     def _capture(self, key: tuple[str, RoundShape], program: Program, inputs: Tensor) -> bool:
         """Capture a program, which computes nothing yet; returns whether that worked."""

@@ -14,7 +14,7 @@ from decoding.device import to_host
 from decoding.drafter import Drafter
 from decoding.noise import NoiseShape, stream_key
 from decoding.noise_table import NoiseTable
-from decoding.policies.base import Controller, TreePolicy
+from decoding.policies.base import Controller, FixedController, TreePolicy
 from decoding.proposals import Proposal
 from decoding.round import (
     IDLE,
@@ -137,6 +137,17 @@ class ImageState:
     def remaining(self) -> int:
         """Image tokens still to decide."""
         return self.grid.tokens - self.decided
+
+    @property
+    def steady(self) -> bool:
+        """Whether the next tree has the size of the running round's, whatever that one accepts."""
+        fixed = self.controller is None or isinstance(self.controller, FixedController)
+        return fixed and self.remaining >= self.furthest
+
+    @property
+    def furthest(self) -> int:
+        """Image tokens that the running round and the next decide at most."""
+        return 2 * (self.planned.reach + 1)
 
     def inputs(self, samples: bool) -> ImageInputs:
         """Return the numbers of the next round; samples: whether it draws drafts."""
@@ -325,6 +336,21 @@ class Images:
             count = most_row_ends(depths, largest)
             shape = replace(shape, row_ends=count, end_depths=depths)
         return shape, inputs
+
+    @property
+    def steady(self) -> bool:
+        """Whether the next round's sizes are known, and its noise made, before this one's outcome.
+
+        Then its inputs follow from the verdict alone (`RoundResult.next_inputs`), on the device.
+        """
+        if self.target.grid.row_end is not None or (
+            self.speculation is not None and self.speculation.proposal.samples
+        ):
+            return False
+        return all(
+            state is not None and state.steady and made >= state.decided + state.furthest
+            for state, made in zip(self.states, self.noise.made, strict=True)
+        )
 
     def observe(self, rows: np.ndarray, tree: DraftTree) -> tuple[RoundStats, ...]:
         """Count a round; returns a line per image in flight.

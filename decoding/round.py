@@ -93,6 +93,7 @@ class RoundInputs:
 
     def __init__(self, table: Tensor):
         """table: (images, 9) with a column per field of `ImageInputs`."""
+        self.table = table
         code, self.decided, length, pending, self.stream, *limits = table.split(1, 1)  # (images, 1)
         self.depth, self.width, self.nodes, self.window = limits
         self.code, self.length, self.pending = code[:, 0], length[:, 0], pending[:, 0]  # (images,)
@@ -157,6 +158,13 @@ class RoundResult:
     def accepted_hidden(self) -> Tensor:
         """(images, guidance, n, hidden) at the accepted slots: what predicted each code."""
         return hidden_at(self.hidden, self.accepted.slots)
+
+    def next_inputs(self) -> Tensor:
+        """Return the table of the next round's inputs: trees keep their sizes, and no row ends."""
+        table, accepted = self.round.inputs.table, self.verdict.accepted[:, None]
+        bonus, decided = self.verdict.emitted.gather(1, accepted), accepted + 1
+        # in the order of `ImageInputs`: code; decided and length; pending; the others stay
+        return torch.cat([bonus, table[:, 1:3] + decided, decided, table[:, 4:]], 1)
 
     def summary(self, entropy: bool = False) -> Tensor:
         """Return what the host reads, (images, 1 + 2 (1 + height) + 3 (1 + nodes)) numbers.

@@ -55,6 +55,9 @@ REACHED, CACHE_REACHED, COMPUTED = 0.78, 0.4, 0.6
 # Between two rounds: Python, two copies, a wait and the launch of a graph; and between two kernels
 # of a graph.
 HOST_MS, GAP_US = 0.15, 0.5
+# The share of the host's time that a GPU does not wait for where a round begins before the outcome
+# of the last one is read: the rest is four small kernels and two copies (estimated).
+HIDDEN = 0.85
 RULE_MS = 0.6  # a rule that walks on the host: a copy of the distributions there, and the walk
 # Levels of the two rounds that are counted of each kind of trace: the others are on their line.
 SHALLOW, DEEP = 2, 8
@@ -139,7 +142,9 @@ class Row:
     def replayed(self, gpu: Prices, compiled: bool = False) -> dict[str, float]:
         """Return the milliseconds of a replayed round by kind of work, the rule's with the host."""
         times = gpu.replayed(self.compiled if compiled else self.work)
-        return times | {"host": times["host"] + self.rule_ms(gpu)}
+        rule = self.rule_ms(gpu)
+        waits = rule or self.method.proposal == "sampled" or self.method.method == "adt"
+        return times | {"host": times["host"] * (1 if waits else 1 - HIDDEN) + rule}
 
     def round_ms(self, gpu: Prices, compiled: bool = False) -> float:
         return sum(self.replayed(gpu, compiled).values())
@@ -399,7 +404,8 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
         f"Another judges drafts by rules other than exact, as long as {ROW_KERNELS} + "
         f"{CHILD_KERNELS} n, where n is the most children of a node (estimated).",
         f"{GAP_US} us pass between two kernels of a graph. The host takes {HOST_MS} ms between "
-        f"rounds; a rule that walks there takes {RULE_MS} ms more.",
+        f"rounds; a rule that walks there takes {RULE_MS} ms more. Of rounds whose sizes do not "
+        f"depend on the last one, {HIDDEN:.0%} of that is hidden (estimated).",
         "Half of the image is in the cache. Adaptive trees keep one depth and "
         "width, but those of --trace.",
         "Rounds are counted as launched on a CPU; a graph pads them to its largest size.",

@@ -183,13 +183,14 @@ def profile_rounds(opened: Callable[[], Rounds], count: int, milliseconds: float
     """Return where the time of a round goes, on a GPU.
 
     `launches` of kernels per round, `host_share` (of a round, in which no kernel runs) and `waits`
-    for the device per round. count: rounds that capture CUDA graphs first; milliseconds: of a timed
-    round.
+    for the device per round, not counting the one for its outcome. count: rounds that capture CUDA
+    graphs first; milliseconds: of a timed round.
     """
     start = opened()
     list(islice(start(), count))
     steps = start()
     next(steps)
+    torch.cuda.synchronize()  # the round after it may have begun
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         profiled = sum(1 for _ in islice(steps, PROFILED))
     events = [

@@ -15,11 +15,14 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 from browser import ALL, only_in_all
+from fakes import Padded
 from families import SMALL
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from small import open_lumina
+from torch import Tensor
 
 from configs.fields import SettingsError
 from configs.methods import METHODS, TREES, MethodSettings
@@ -28,6 +31,7 @@ from decoding import noise
 from decoding.cache import KVCache
 from decoding.images import FinishedImage, Job, RoundStats
 from decoding.noise_table import NoiseTable
+from decoding.round import RoundResult
 from decoding.verifiers.base import Verdict
 from decoding.verifiers.exact import Exact
 from models.guidance import SequentialGuidance
@@ -136,6 +140,7 @@ def cases(draw: Callable, model: str) -> Case:
         ],
         "rounds": draw(st.none() | st.integers(1, 4)),  # after which the first call is given up
         "sequential": draw(st.booleans()),  # guidance rows
+        "early": draw(st.booleans()),  # as a GPU replays rounds, before the last outcome is read
         "window": draw(st.booleans()),  # noise of few positions at a time, as large models have
     }
 
@@ -197,6 +202,8 @@ def difference(session: Session, case: Case) -> str:
             target = first_rows(SequentialGuidance(whole), case["tokens"])
             session = replace(session, target=target)
         engine = session.open_engine(method, base, case["batch"])
+        if case["early"]:
+            engine.runner = Padded()
         for number, jobs in enumerate(calls):
             most = case["rounds"] if number == 0 and len(calls) > 1 else None
             images = traced(engine, jobs, most)
@@ -305,7 +312,20 @@ def mixes_up_images(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NoiseTable, "fill", wrong)
 
 
-@pytest.mark.parametrize("fault", [accepts_a_wrong_token, forgets_to_move, mixes_up_images])
+def keeps_the_root(patch: pytest.MonkeyPatch) -> None:
+    """Rounds that begin early have the root of the last one."""
+    inputs = RoundResult.next_inputs
+
+    def wrong(self) -> Tensor:
+        return torch.cat([self.round.inputs.table[:, :1], inputs(self)[:, 1:]], 1)
+
+    patch.setattr(RoundResult, "next_inputs", wrong)
+
+
+FAULTS = [accepts_a_wrong_token, forgets_to_move, mixes_up_images, keeps_the_root]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_found(fault, opened, monkeypatch) -> None:
     """By 15 cases of every family: a few runs of `make test`."""
     session = opened("tiny")

@@ -26,9 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from configs.schema import AdtSettings, MethodSettings
-from decoding.graphs import CudaGraphs
+from decoding.graphs import CudaGraphs, Launch
 from decoding.images import Job
-from decoding.round import RoundShape
+from decoding.round import ImageInputs, RoundResult, RoundShape
 from decoding.sampling import SamplingDistribution
 from runs.session import Session
 
@@ -75,9 +75,11 @@ class Tapes(CudaGraphs):
         super().__init__()
         self.tapes: dict[tuple[str, RoundShape], Tape] = {}
         self.replayed = 0
+        self.given: list[list] = []  # inputs of all rounds
 
     def __call__(self, name: str, shape: RoundShape, program: Callable, inputs: Tensor) -> Any:
         key = name, shape
+        self.given += [inputs.tolist()] * (name != "commit")
         if key in self.tapes:
             self.replayed += 1
             self.tapes[key].replay(inputs)
@@ -85,9 +87,23 @@ class Tapes(CudaGraphs):
             self.tapes[key] = Tape(program, inputs)
         return self.tapes[key].result
 
+    def captured(self, name: str, shape: RoundShape) -> bool:
+        return (name, shape) in self.tapes
+
     def forget(self) -> None:
         super().forget()
         self.tapes = {}
+
+
+class Noted(Launch):
+    """Notes the inputs of all rounds."""
+
+    def __init__(self) -> None:
+        self.given: list[list] = []
+
+    def __call__(self, name: str, shape: RoundShape, program: Callable, inputs: Tensor) -> Any:
+        self.given += [inputs.tolist()] * (name != "commit")
+        return super().__call__(name, shape, program, inputs)
 
 
 GREEDY = SamplingDistribution(temperature=0.0)
@@ -118,16 +134,57 @@ def in_turn(methods: list[MethodSettings], few: list[MethodSettings] = FEW) -> l
 
 
 def check(session: Session, method: MethodSettings, *parts: Any) -> None:
-    """Three images, of which the last one takes over a row."""
+    """Three images, of which the last one takes over a row, in the same rounds."""
     engine, launched = (engine_of(session, method, *parts) for _ in range(2))
-    engine.runner = tapes = Tapes()
-    assert codes(engine, JOBS[:3]) == codes(launched, JOBS[:3])
+    engine.runner, launched.runner = tapes, noted = Tapes(), Noted()
+    for step, wanted in zip(engine.generate(JOBS[:3]), launched.generate(JOBS[:3]), strict=True):
+        for found, stats in zip(step.rounds, wanted.rounds, strict=True):
+            assert replace(found, top1=()) == replace(stats, top1=())
+            assert found.top1 == pytest.approx(stats.top1)
+        for image, other in zip(step.finished, wanted.finished, strict=True):
+            assert image.job == other.job and torch.equal(image.codes, other.codes)
+    assert tapes.given == noted.given
     assert tapes.replayed > len(tapes.tapes) > 0
 
 
 @pytest.mark.parametrize("method", in_turn(METHODS), ids=named)
 def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
     check(session, method)
+
+
+@pytest.fixture
+def ahead(monkeypatch) -> list[Tensor]:
+    """The inputs of rounds that began before the outcome of the last one was read."""
+    inputs, made = RoundResult.next_inputs, []
+    monkeypatch.setattr(
+        RoundResult, "next_inputs", lambda self: made.append(inputs(self)) or made[-1]
+    )
+    return made
+
+
+@pytest.mark.parametrize("method", in_turn(METHODS), ids=named)
+def test_rounds_begin_early_where_only_the_verdict_decides_what_they_read(
+    method, session, ahead
+) -> None:
+    engine, tokens = engine_of(session, method, 1), session.target.grid.tokens
+    engine.runner = tapes = Tapes()
+    codes(engine, JOBS[:1])
+    numbers = [ImageInputs(*row) for (row,) in tapes.given]
+    # not those that may end next to the end of the image, where trees are cut
+    far = [row for row in numbers if tokens - row.decided >= 2 * (row.tree.reach + 1)]
+    waits = method.method == "adt" or method.proposal == "sampled" or method.verifier == "rejection"
+    assert len(ahead) == (0 if waits else len(far)) and far
+
+
+@pytest.mark.parametrize("method", [METHODS[1]], ids=named)
+def test_images_after_an_interruption_are_the_same(method, session, ahead) -> None:
+    engine, launched = (engine_of(session, method) for _ in range(2))
+    engine.runner = Tapes()
+    steps = engine.generate(JOBS[:2])
+    while len(ahead) < 2:
+        next(steps)
+    steps.close()
+    assert codes(engine, JOBS[1:4]) == codes(launched, JOBS[1:4])
 
 
 @pytest.mark.parametrize("method", [METHODS[5]], ids=named)

@@ -114,6 +114,15 @@ def test_a_rule_with_a_kernel_costs_no_walk_and_more_with_more_children(
     assert [row.rule_ms(GPUS["h100"]) > 0 for row in rows] == [False, True]
 
 
+def test_the_host_costs_less_where_rounds_begin_before_the_last_outcome_is_read() -> None:
+    walking = {"method": "eagle2", "proposal": "topk", "verifier": "vvs"}
+    hosts = [
+        Row("", MethodSettings(**method), None, [], []).replayed(GPUS["h100"])["host"]
+        for method in ({"method": "ar"}, {"method": "block"}, {"method": "adt"}, walking)
+    ]
+    assert hosts[0] == hosts[1] < hosts[2] / 5 < hosts[2] < hosts[3]
+
+
 def test_prices_fit_what_is_public() -> None:
     """gpt-fast makes 104.9 tokens/s of Llama-2-7B in bf16 at batch 1 on an A100 (its README)."""
     products = [(4096, 12288), (4096, 4096), (4096, 22016), (11008, 4096)]
