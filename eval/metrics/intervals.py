@@ -52,7 +52,7 @@ def estimate(
     value, random = float(figure(np.ones(images))), np.random.default_rng(0)
     if images < LEAST_IMAGES:
         return Estimate(value, None, None)
-    drawn, most = [], max(1, _DRAWS // images)
+    drawn, most = list[np.ndarray](), max(1, _DRAWS // images)
     for first in range(0, samples, most):
         count = min(most, samples - first)
         places = random.integers(images, size=(count, images)) + images * np.arange(count)[:, None]
