@@ -173,12 +173,16 @@ def test_a_training_that_needs_less_memory_goes_on(folders, tmp_path, monkeypatc
 
 
 def test_flags_that_a_resume_leaves_out_are_missed(folders, tmp_path) -> None:
-    given = {"train_images": 4, "agreement": "overlap", "target_layers": "1"}
-    stopped(folders, tmp_path, **given)
-    for flag, value in given.items():
-        others = {name: given[name] for name in given if name != flag}
-        with pytest.raises(SettingsError, match=f"--{flag}: expected {value!r}, as the checkpoint"):
-            open_training(folders, tmp_path, **others).run()
+    for out, given in (
+        ("1", {"train_images": 4, "agreement": "overlap"}),
+        ("2", {"drafter": "block"}),
+    ):
+        stopped(folders, tmp_path / out, **given)
+        for flag, value in given.items():
+            others = {name: given[name] for name in given if name != flag}
+            message = f"--{flag}: expected {value!r}, as the checkpoint"
+            with pytest.raises(SettingsError, match=message):
+                open_training(folders, tmp_path / out, **others).run()
 
 
 def test_a_drafter_is_evaluated_once_unless_it_was_interrupted_or_begun_again(
