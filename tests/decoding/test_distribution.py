@@ -99,13 +99,9 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
-def coupled(sampled) -> Tensor:
-    return sampled(METHODS["coupled"])
-
-
-def test_coupled_images_have_the_targets_distribution(coupled, p, session) -> None:
+def test_coupled_images_have_the_targets_distribution(sampled, p, session) -> None:
     """And not that of another temperature; few images tell a greater difference only."""
+    coupled = sampled(METHODS["coupled"])
     assert p_value(coupled, p) > 1e-4
     warmer = SamplingDistribution(temperature=1.2 if ALL else 1.5, cfg=2.0)
     assert p_value(coupled, enumerated(session.target, warmer)) < 1e-8
@@ -133,14 +129,12 @@ def plugins() -> Iterator[None]:
         sys.modules.pop(name)
 
 
-def test_coupled_drafts_have_the_targets_distribution(plugins, sampled, p) -> None:
-    method = MethodSettings("scd", verifier="scd", window=3)
+@pytest.mark.parametrize(
+    ("name", "size"), [("scd", {"window": 3}), ("pac_repaired", {"nodes": 13})]
+)
+def test_methods_of_plugins_have_it_too(name, size, plugins, sampled, p) -> None:
+    method = MethodSettings(name, verifier=name, **size)
     assert method.proposal == "sampled" and p_value(sampled(method), p) > 1e-4
-
-
-def test_kept_drafts_and_their_branches_have_it_once_repaired(plugins, sampled, p) -> None:
-    method = MethodSettings("pac_repaired", verifier="pac_repaired", nodes=13)
-    assert p_value(sampled(method), p) > 1e-4
 
 
 def test_plain_decoding_has_the_targets_distribution(sampled, p) -> None:
