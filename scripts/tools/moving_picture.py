@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from shutil import which
 from urllib.parse import urlencode
 
 from PIL import Image
@@ -25,9 +26,9 @@ BUSY = "['waiting', 'drawing'].includes(document.querySelector('.stage').dataset
 
 def moving_picture(
     *,
-    prompt: str = "a yellow star above a green square on a grassy green background",
+    prompt: str = "a large yellow star above a large green square on a cloudy blue background",
     method: str = "adt",
-    seed: int = 0,
+    seed: int = 5,
     port: int = 7861,
     browser: str = "chromium",
     output: str = "docs/images/page.webp",
@@ -53,7 +54,9 @@ def moving_picture(
             address = server.stdout.readline().split(": ")[0]
             if not address.startswith("http"):
                 raise ValueError(f"expected the page's address, got {address!r}")
-            chrome = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+            chrome = playwright.chromium.launch(
+                executable_path=which(browser) or browser, args=["--no-sandbox"]
+            )
             page = chrome.new_page(viewport={"width": 1280, "height": 1000})
             wish = {"prompt": prompt, "method": method, "seed": seed, "slow": 1}
             page.goto(f"{address}?{urlencode(wish)}")
