@@ -6,10 +6,9 @@ import socket
 from collections import deque
 from dataclasses import astuple
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from urllib.parse import parse_qsl
 
-import gradio as gr
 import pytest
 import torch
 from browser import only_in_all
@@ -22,7 +21,6 @@ from adt_tree.weights import completed
 from configs.fields import SettingsError
 from configs.methods import METHODS
 from models.base import ImageGrid
-from page.app import build_page, draw, fast_methods, linked, started, stop_run
 from page.server import NO_PROXY
 from page.stage import HERE, WORDS, Wish, example, stages, verdict, words
 from scripts.tools.page_example import page_example
@@ -33,6 +31,14 @@ from support.json_files import read_object
 def pipe(checkpoint: Path) -> Pipeline:
     options = {"torch_dtype": "fp64", "device": "cpu", "progress_bar": False}
     return Pipeline.from_pretrained(checkpoint, method="adt", **options)
+
+
+@pytest.fixture(scope="module")
+def app() -> ModuleType:
+    """The page's program; all processes collect tests, and importing gradio takes five seconds."""
+    import page.app
+
+    return page.app
 
 
 def wish(**own) -> Wish:
@@ -141,67 +147,67 @@ def test_the_example_is_what_the_included_model_generates(tmp_path):
         assert max(most for _, most in ImageChops.difference(one, other).getextrema()) <= 1
 
 
-def test_a_run_that_was_stopped_draws_no_further(pipe):
+def test_a_run_that_was_stopped_draws_no_further(app, pipe):
     stops = deque[str]()
-    shown = json.loads(started(json.dumps(example())))
+    shown = json.loads(app.started(json.dumps(example())))
     assert shown["state"] == "waiting" and len(shown["run"]) == 32
-    values = draw(pipe, stops, json.dumps(shown), *astuple(wish()))
+    values = app.draw(pipe, stops, json.dumps(shown), *astuple(wish()))
     assert json.loads(next(values)) == shown
     first = json.loads(next(values))
     assert first["state"] == "drawing" and first["run"] == shown["run"]
-    stopped = json.loads(stop_run(stops, json.dumps(first)))
+    stopped = json.loads(app.stop_run(stops, json.dumps(first)))
     assert stopped["state"] == "stopped" and stopped["run"] == shown["run"]
     (last,) = map(json.loads, values)
     assert last["state"] == "stopped" and last["run"] == shown["run"]
     # also one whose Stop came before it began
-    (only,) = map(json.loads, draw(pipe, stops, json.dumps(shown), *astuple(wish())))
+    (only,) = map(json.loads, app.draw(pipe, stops, json.dumps(shown), *astuple(wish())))
     assert only == shown | {"state": "stopped"}
     finished = json.dumps(first | {"state": "done"})
-    assert stop_run(stops, finished) == gr.skip()
+    assert app.stop_run(stops, finished) == app.gr.skip()
 
 
-def test_one_image_is_drawn_at_a_time_however_it_was_asked_for(pipe):
-    page = build_page(pipe, drafted=True, visitors=4)
-    (drawn,) = [f for f in page.fns.values() if getattr(f.fn, "func", None) is draw]
+def test_one_image_is_drawn_at_a_time_however_it_was_asked_for(app, pipe):
+    page = app.build_page(pipe, drafted=True, visitors=4)
+    (drawn,) = [f for f in page.fns.values() if getattr(f.fn, "func", None) is app.draw]
     assert drawn.concurrency_limit == "default" and page._queue.default_concurrency_limit == 1
-    (begun,) = [f for f in page.fns.values() if f.fn is started]
+    (begun,) = [f for f in page.fns.values() if f.fn is app.started]
     assert [event for _, event in begun.targets] == ["click", "submit"]
 
 
-def test_both_images_have_one_seed_also_where_its_field_is_empty(pipe):
-    shown = started(json.dumps(example()))
-    *_, value = map(json.loads, draw(pipe, deque(), shown, *astuple(wish(seed=None))))
+def test_both_images_have_one_seed_also_where_its_field_is_empty(app, pipe):
+    shown = app.started(json.dumps(example()))
+    *_, value = map(json.loads, app.draw(pipe, deque(), shown, *astuple(wish(seed=None))))
     assert value["verdict"]["same"] is True and "seed=None" not in value["link"]
 
 
-def test_an_empty_prompt_is_asked_for(pipe):
-    shown = started(json.dumps(example()))
-    (value,) = map(json.loads, draw(pipe, deque(), shown, *astuple(wish(prompt="  "))))
+def test_an_empty_prompt_is_asked_for(app, pipe):
+    shown = app.started(json.dumps(example()))
+    (value,) = map(json.loads, app.draw(pipe, deque(), shown, *astuple(wish(prompt="  "))))
     assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
 
 
-def test_a_refusal_names_the_control(pipe):
-    shown = started(json.dumps(example()))
-    *_, value = map(json.loads, draw(pipe, deque(), shown, *astuple(wish(guidance_scale=-1))))
+def test_a_refusal_names_the_control(app, pipe):
+    shown = app.started(json.dumps(example()))
+    *_, value = map(json.loads, app.draw(pipe, deque(), shown, *astuple(wish(guidance_scale=-1))))
     assert value["why"].startswith("Guidance scale: expected 1 for no guidance")
 
 
-def test_a_lack_of_memory_ends_the_stage(pipe, monkeypatch):
+def test_a_lack_of_memory_ends_the_stage(app, pipe, monkeypatch):
     def fail(pipe, wish):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr("page.app.stages", fail)
-    shown = started(json.dumps(example()))
-    *_, value = map(json.loads, draw(pipe, deque(), shown, *astuple(wish())))
+    shown = app.started(json.dumps(example()))
+    *_, value = map(json.loads, app.draw(pipe, deque(), shown, *astuple(wish())))
     assert value["state"] == "refused" and "memory" in value["why"]
 
 
-def test_a_link_sets_the_controls_and_what_does_not_fit_stays(pipe):
-    page = build_page(pipe, drafted=True, visitors=4)
+def test_a_link_sets_the_controls_and_what_does_not_fit_stays(app, pipe):
+    page = app.build_page(pipe, drafted=True, visitors=4)
     labelled = {getattr(block, "label", None): block for block in page.blocks.values()}
     names = ["Prompt", "Fast method", "Seed", "Temperature", "Guidance scale", "Top-k, 0 = off"]
     names += ["Draft tokens per forward pass, 0 = default", "Slow: show every round"]
-    values = linked([labelled[name] for name in names])
+    values = app.linked([labelled[name] for name in names])
 
     def opened(query: str) -> list:
         return values(SimpleNamespace(query_params=dict(parse_qsl(query))))
@@ -209,7 +215,7 @@ def test_a_link_sets_the_controls_and_what_does_not_fit_stays(pipe):
     own = wish(prompt="a & b = “c”", method="jacobi", seed=2**62 + 1, tokens=5, slow=True)
     assert Wish(*opened(own.link)) == own
     kept = opened("method=ar&seed=-1&temperature=9&guidance_scale=x&top_k=1.5&tokens=inf")
-    assert kept == [gr.skip()] * 8
+    assert kept == [app.gr.skip()] * 8
     assert opened("seed=nan&slow=0")[-1] is False
 
 
@@ -238,11 +244,11 @@ def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path
     assert (settings.port, settings.share_on) == (80, "127.0.0.1")
 
 
-def test_every_method_has_words_and_can_be_chosen_if_the_files_allow_it():
+def test_every_method_has_words_and_can_be_chosen_if_the_files_allow_it(app):
     assert METHODS.keys() == WORDS.keys()
     assert words("method_of_a_plugin") == "method_of_a_plugin"
-    assert {*fast_methods(True)} == METHODS.keys() - {"ar"}
-    assert {*fast_methods(False)} == {n for n, m in METHODS.items() if not m.drafted} - {"ar"}
+    assert {*app.fast_methods(True)} == METHODS.keys() - {"ar"}
+    assert {*app.fast_methods(False)} == {n for n, m in METHODS.items() if not m.drafted} - {"ar"}
 
 
 def test_a_taken_port_and_a_file_for_a_folder_are_named(checkpoint, tmp_path, capsys, monkeypatch):

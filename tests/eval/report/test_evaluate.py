@@ -261,6 +261,7 @@ def test_in_a_browser_nothing_overflows_or_is_broken_or_loaded(report, chromium,
     page.close()
 
 
+@only_in_all  # a chart with foreign letters takes seconds
 def test_names_in_other_scripts_give_no_warnings(drawn, tmp_path, recwarn):
     folder = write_run(tmp_path / "测试", *(part[:2] for part in drawn))
     evaluate(settings_of(tmp_path, folder, metrics="none"), read_runs([str(folder)]))
