@@ -5,6 +5,7 @@ it when they are made, so that no source is checked less than another.
 """
 
 import difflib
+import heapq
 import math
 import os
 import re
@@ -145,8 +146,14 @@ def in_checkout(path: str) -> str:
 
 def near_names(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Return a question after names that are like a mistyped one; "" without any."""
-    near = difflib.get_close_matches(name, names, 3, 0.6)
-    return f"Did you mean {one_of(prefix + other for other in near)}?" if near else ""
+    words, near = set(name.split("_")), dict.fromkeys(names, 0.0)
+    for other in near:
+        letters = difflib.SequenceMatcher(None, other, name).ratio()
+        # as "samples" is in samples_per_prompt
+        shared = sum(map(len, words & set(other.split("_")))) / max(len(name), 1)
+        near[other] = max(letters * (letters >= 0.6), shared * (shared >= 0.3))
+    best = heapq.nlargest(3, filter(near.__getitem__, near), near.__getitem__)
+    return f"Did you mean {one_of(prefix + other for other in best)}?" if best else ""
 
 
 def setting(text: str | Callable[[], str], default: Any = None, **limits: Any) -> Any:

@@ -42,6 +42,8 @@ draw --seed --trace          : --seed: expected a whole number…got the flag '-
 draw --seed 1 --seed=2       : --seed: expected one value, got '1' and '2'
 draw --trace --notrace       : --trace: expected one value, got 'true' and 'false'
 draw --sede=3                : --sede: unknown flag. Did you mean --seed? `python main.py generate_i
+draw --beta=3                : --beta: unknown flag. Did you mean --adt_beta?
+draw --samples=3             : --samples: unknown flag. Did you mean --samples_per_prompt, --sample
 draw --adt-bata=1            : Did you mean --adt_beta
 draw --guidance_scale=3      : --guidance_scale: unknown flag. Use --cfg. `python main.py generate_i
 draw --torch_dtype=bfloat16  : --torch_dtype: unknown flag. Use --dtype.

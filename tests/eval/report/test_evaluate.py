@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import needs_browser
+from browser import needs_browser, only_in_all
 from made_runs import scenes, settings_of, write_pair, write_run
 from PIL import Image
 
