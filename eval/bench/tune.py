@@ -93,10 +93,9 @@ def lost_by(settings: TuneSettings, output: Path) -> list[str]:
     with suppress(SettingsError):  # a damaged file at the usual place has nothing to lose
         if output.exists() and TUNED in (recipe := read_recipe(str(output), of_runs())):
             sizes = [one["batch_size"] for one in recipe[TUNED]["batches"]]
-    asked = set(map(str, sizes_of(settings)))
-    if not (lost := [size for size in sizes if size not in asked]):
-        return []
-    return [f"{output} has methods for --batch_sizes {','.join(lost)} that it will lose"]
+    asked = {*map(str, sizes_of(settings))} if sizes else set()  # which examines the model
+    lost = ",".join(size for size in sizes if size not in asked)
+    return [f"{output} has methods for --batch_sizes {lost} that it will lose"] * bool(lost)
 
 
 def _tune(settings: TuneSettings, output: Path) -> None:
